@@ -1,0 +1,167 @@
+"""Configs of one kernel: from `triton.Config` to plain knobs and back, and their validation.
+
+A stored config reaches Triton only after `Knobs.accept`: the Triton interpreter validates
+nothing, and a compiler's complaint about a stale knob helps nobody.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .device import foreign_options, launch_options
+from .errors import warn_once
+from .keys import canonical, to_json
+from .records import OPTIONS, Device, option_faults
+
+Hook = Callable[[dict[str, Any]], Any]
+
+
+class UnfitError(ValueError):
+    """A config that must not reach Triton, with the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A config ready to launch: knobs and launch options, and the config's own `pre_hook`."""
+
+    flat: dict[str, Any]
+    pre_hook: Hook | None = None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The config as a record stores it."""
+        return {name: to_json(canonical(value)) for name, value in self.flat.items()}
+
+    def __str__(self) -> str:
+        return config_text(self.document)
+
+
+def config_text(document: Mapping[str, Any]) -> str:
+    """A stored config in one line, for people and as a name: `BLOCK_M=64, num_warps=4`."""
+    return ", ".join(f"{name}={json.dumps(value)}" for name, value in document.items())
+
+
+def from_triton(config: Any) -> Choice:
+    """The choice that a `triton.Config` makes, every launch option spelled out."""
+    options = {name: getattr(config, name, None) for name in OPTIONS}
+    given = {name: value for name, value in options.items() if value is not None}
+    return Choice({**config.kwargs, **given}, config.pre_hook)
+
+
+def to_triton(flat: Mapping[str, Any], pre_hook: Hook | None = None) -> Any:
+    """The `triton.Config` of a flat config, for tools that expect one."""
+    from triton import Config
+
+    options = {name: flat[name] for name in OPTIONS if flat.get(name) is not None}
+    knobs = {name: value for name, value in flat.items() if name not in OPTIONS}
+    return Config(knobs, **options, pre_hook=pre_hook)
+
+
+def distinct(choices: Iterable[Choice | None], *, ignore_options: bool = False) -> list[Choice]:
+    """The choices in order, each once.
+
+    With `ignore_options`, those that differ in launch options alone count as one.
+    """
+    found: dict[str, Choice] = {}
+    for choice in choices:
+        if choice is not None:
+            document = choice.document
+            if ignore_options:
+                document = {k: v for k, v in document.items() if k not in OPTIONS}
+            found.setdefault(json.dumps(document, sort_keys=True), choice)
+    return list(found.values())
+
+
+class Knobs:
+    """What configs of one kernel may set, learned from its signature and live configs."""
+
+    def __init__(
+        self, name: str, signature: inspect.Signature, configs: Sequence[Any], default: Any
+    ) -> None:
+        self.name = name
+        self.parameters = signature.parameters
+        self.live = [from_triton(config) for config in configs]
+        examples = [*self.live, from_triton(default)] if _is_config(default) else self.live
+        self.set_by_configs = {name for choice in examples for name in choice.flat}
+        self.tuned = {n for c in examples for n in c.flat if n not in OPTIONS}
+        self.values: dict[str, list[Any]] = {}
+        for choice in examples:
+            for knob, value in choice.flat.items():
+                self.values.setdefault(knob, []).append(value)
+        self.hooks = {choice.pre_hook for choice in self.live}
+        self._by_text = {str(choice): choice for choice in reversed(examples)}
+
+    def accept(
+        self, config: Mapping[str, Any], passed: frozenset[str], device: Device, origin: str = ""
+    ) -> Choice:
+        """The choice that a stored config makes on the device. Raises `UnfitError` with the reason.
+
+        `passed` are the names that the launch itself passes. Options of other backends are left
+        out with one warning.
+        """
+        flat = self._without_foreign(config, device, origin)
+        for knob, what in option_faults(flat):
+            raise UnfitError(f"{knob} {what}")
+        options = launch_options(device.backend)
+        for knob in flat:
+            if knob in passed:
+                raise UnfitError(f"{knob} is passed by the launch itself")
+            if knob not in self.parameters and knob not in options:
+                raise UnfitError(f"{knob} is no parameter of the kernel and no launch option")
+            flat[knob] = self._live_value(knob, flat[knob])
+        for knob in self.tuned - flat.keys() - passed:
+            default = self.parameters[knob].default if knob in self.parameters else None
+            if knob not in self.parameters or default is inspect.Parameter.empty:
+                raise UnfitError(f"{knob} is missing")
+            flat[knob] = getattr(default, "value", default)
+        choice = Choice(flat)
+        return Choice(flat, self._hook(choice))
+
+    def _without_foreign(
+        self, config: Mapping[str, Any], device: Device, origin: str
+    ) -> dict[str, Any]:
+        foreign = foreign_options(device.backend) - self.parameters.keys()
+        left_out = [knob for knob in config if knob in foreign]
+        if left_out:
+            warn_once(
+                self.name, ("foreign", device.backend),
+                f"{self.name}: {', '.join(left_out)} in {origin or 'a stored config'} are options "
+                f"of another backend than {device.backend}; they are left out",
+            )  # fmt: skip
+        return {knob: value for knob, value in config.items() if knob not in foreign}
+
+    def _live_value(self, knob: str, value: Any) -> Any:
+        """The value to launch with: of the type, or the very object, that a candidate has."""
+        known = self.values.get(knob, [])
+        if isinstance(value, dict):  # a dtype or another object, which only a live config can give
+            for live in known:
+                if to_json(canonical(live)) == value:
+                    return live
+            raise UnfitError(f"{knob} is {json.dumps(value)}, which no live config has")
+        if known and knob not in OPTIONS and type(value) not in map(type, known):
+            kinds = sorted({type(live).__name__ for live in known})
+            raise UnfitError(f"{knob} must be {' or '.join(kinds)}, not {json.dumps(value)}")
+        return value
+
+    def _hook(self, choice: Choice) -> Hook | None:
+        """The live config's own hook. A record that equals none is unfit when hooks differ."""
+        if len(self.hooks) == 1:
+            return next(iter(self.hooks))
+        live = self._by_text.get(str(self._complete(choice)))
+        if live is None:
+            raise UnfitError("it equals no live config, and those have different pre_hooks")
+        return live.pre_hook
+
+    def _complete(self, choice: Choice) -> Choice:
+        """The choice in the spelling of live configs: knobs in their order, all options given."""
+        order = next(iter(self.live)).flat
+        flat = {**from_triton(to_triton(choice.flat)).flat}
+        return Choice({**{k: flat[k] for k in order if k in flat}, **flat})
+
+
+def _is_config(value: Any) -> bool:
+    return hasattr(value, "kwargs") and hasattr(value, "num_warps")

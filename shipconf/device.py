@@ -1,0 +1,140 @@
+"""The device of a launch: Triton's current one, or the interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import threading
+from typing import Any
+
+from . import settings
+from .records import OPTIONS, Device
+
+# Triton's interpreter patches `triton.language` and keeps the grid in globals: one at a time.
+interpreter_lock = threading.RLock()
+
+
+def interpreted(kernel: Any) -> bool:
+    """Whether the kernel was decorated under `TRITON_INTERPRET=1`."""
+    while hasattr(kernel, "fn"):
+        if type(kernel).__name__ == "InterpretedFunction":
+            return True
+        kernel = kernel.fn
+    return False
+
+
+def current(kernel: Any) -> Device:
+    """The device that a launch of the kernel runs on now.
+
+    `SHIPCONF_DEVICE_NAME` replaces the name. Raises what Triton raises where there is no driver.
+    """
+    name = settings.device_name()
+    if interpreted(kernel):
+        return Device("interpreter", name or "interpreter", "interpreter")
+    found = _physical(current_index())
+    return Device(found.backend, name or found.name, found.arch, found.multiprocessors,
+                  found.shared_memory)  # fmt: skip
+
+
+def current_index() -> int:
+    """The number of Triton's current device."""
+    from triton.runtime import driver
+
+    index: int = driver.active.get_current_device()
+    return index
+
+
+@functools.cache
+def _physical(index: int) -> Device:
+    from triton.runtime import driver
+
+    target = driver.active.get_current_target()
+    properties = driver.active.utils.get_device_properties(index)
+    arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
+    return Device(
+        backend=target.backend,
+        name=_torch_module(target.backend).get_device_name(index),
+        arch=arch,
+        multiprocessors=properties["multiprocessor_count"],
+        shared_memory=properties["max_shared_mem"],
+    )
+
+
+def _torch_module(backend: str) -> Any:
+    import torch
+
+    return torch.xpu if backend == "xpu" else torch.cuda  # torch calls HIP devices cuda
+
+
+def physical_id() -> str:
+    """What names the current GPU among all of the machine: its UUID, else its number here."""
+    index = current_index()
+    properties = _torch_module(current_backend()).get_device_properties(index)
+    return str(getattr(properties, "uuid", index))
+
+
+def current_backend() -> str:
+    """Triton's name of the current backend: cuda, hip or xpu."""
+    from triton.runtime import driver
+
+    backend: str = driver.active.get_current_target().backend
+    return backend
+
+
+@functools.cache
+def all_alike() -> bool:
+    """Whether all visible GPUs have one name, one size and one architecture."""
+    gpus = _torch_module(current_backend())
+    kinds = set()
+    for index in range(gpus.device_count()):
+        properties = gpus.get_device_properties(index)
+        size = getattr(properties, "multi_processor_count", 0)
+        version = getattr(properties, "gcnArchName", None) or (
+            getattr(properties, "major", 0), getattr(properties, "minor", 0),
+        )  # fmt: skip
+        kinds.add((properties.name, size, version))
+    return len(kinds) <= 1
+
+
+def capturing() -> bool:
+    """Whether the current stream captures a CUDA graph; without a driver it does not."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
+@functools.cache
+def launch_options(backend: str) -> frozenset[str]:
+    """The launch options that Triton's backend for the device takes.
+
+    Those of `triton.Config` alone under the interpreter, or for a backend that is not installed.
+    """
+    own = _options_by_backend().get(backend)
+    return own if own is not None else frozenset(OPTIONS)
+
+
+def foreign_options(backend: str) -> frozenset[str]:
+    """The launch options of other backends only, such as `waves_per_eu` on CUDA."""
+    return frozenset().union(*_options_by_backend().values()) - launch_options(backend)
+
+
+@functools.cache
+def _options_by_backend() -> dict[str, frozenset[str]]:
+    """The fields of each installed backend's options class, by the backend's name."""
+    from triton.backends import backends
+    from triton.backends.compiler import GPUTarget
+
+    found = {}
+    for backend in ("cuda", "hip", "xpu"):
+        for installed in backends.values():
+            if installed.compiler.supports_target(GPUTarget(backend, 0, 32)):
+                classes = vars(sys.modules[installed.compiler.__module__]).items()
+                found[backend] = frozenset(
+                    field.name
+                    for name, kind in classes
+                    if name.endswith("Options") and dataclasses.is_dataclass(kind)
+                    for field in dataclasses.fields(kind)
+                )
+    return found

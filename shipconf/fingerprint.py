@@ -1,0 +1,182 @@
+"""The fingerprint of a kernel's source: equal as long as tuned configs stay good.
+
+A hash over the syntax tree of the kernel, of the JIT functions outside Triton that it calls,
+and over the names of the globals it uses, with a value only where the source assigns a
+literal. Comments, blank lines, formatting, decorators, docstrings, line numbers and the
+versions of Python and Triton do not show.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+VERSION = "1"
+# Fields that differ between Python versions, or say nothing about what the code does.
+_SKIPPED = {"ctx", "kind", "type_comment", "type_params", "decorator_list"}
+
+
+def fingerprint(function: FunctionType) -> str | None:
+    """`1:` and 16 hex digits for a kernel's Python function, or None where it has no source."""
+    try:
+        parts = list(_describe(function, {function}))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return f"{VERSION}:{hashlib.sha256(chr(10).join(parts).encode()).hexdigest()[:16]}"
+
+
+def _describe(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
+    definition = _definition(function)
+    yield "".join(_walk(definition))
+    yield f"noinline={_noinline(definition)}"
+    scope = _scope(function)
+    for path in _free_names(definition):
+        value = _resolve(path, scope)
+        called = _jit_function(value)
+        if called is not None:
+            if called not in seen and not called.__module__.startswith("triton."):
+                seen.add(called)
+                yield f"calls {'.'.join(path)}"
+                yield from _describe(called, seen)
+        elif len(path) == 1 and path[0] in scope and not isinstance(value, ModuleType):
+            yield f"global {path[0]}={_literal(function.__module__, path[0])}"
+
+
+def _definition(function: FunctionType) -> ast.FunctionDef:
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef):
+        raise TypeError(f"{function} is not defined by a def statement")
+    body = definition.body
+    if ast.get_docstring(definition, clean=False) is not None:
+        definition.body = body[1:]
+    return definition
+
+
+def _walk(node: ast.AST) -> Iterator[str]:
+    """Node types and non-empty fields: `ast.dump` differs between Python versions."""
+    yield f"({type(node).__name__}"
+    for name, value in ast.iter_fields(node):
+        if name in _SKIPPED or value is None or value == []:
+            continue
+        yield f" {name}="
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, ast.AST):
+                yield from _walk(item)
+            else:
+                yield f"{type(item).__name__}:{item!r},"
+    yield ")"
+
+
+def _noinline(definition: ast.FunctionDef) -> str:
+    # Read from the source, since the interpreter's functions do not keep the argument.
+    for decorator in definition.decorator_list:
+        for keyword in getattr(decorator, "keywords", []):
+            if keyword.arg == "noinline":
+                return ast.unparse(keyword.value)
+    return "None"
+
+
+def _free_names(definition: ast.FunctionDef) -> list[tuple[str, ...]]:
+    """Names and dotted names that the function reads and does not bind, sorted."""
+    bound = {argument.arg for argument in ast.walk(definition) if isinstance(argument, ast.arg)}
+    read: set[tuple[str, ...]] = set()
+    for node in ast.walk(definition):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            bound.add(node.id)
+        elif isinstance(node, (ast.Name, ast.Attribute)):
+            read.add(_dotted(node))
+    return sorted(path for path in read if path and path[0] not in bound)
+
+
+def _dotted(node: ast.expr) -> tuple[str, ...]:
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value)
+        return (*base, node.attr) if base else ()
+    return ()
+
+
+def _scope(function: FunctionType) -> dict[str, Any]:
+    closure = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+    return {**function.__globals__, **closure}
+
+
+def _resolve(path: tuple[str, ...], scope: dict[str, Any]) -> Any:
+    value = scope.get(path[0])
+    for name in path[1:]:
+        if not isinstance(value, ModuleType):
+            return None
+        value = getattr(value, name, None)
+    return value
+
+
+def _jit_function(value: Any) -> FunctionType | None:
+    """The Python function of a `JITFunction`, an interpreted one, or a constexpr function."""
+    function = getattr(value, "fn", None)
+    if isinstance(function, FunctionType) and type(value).__module__.startswith("triton."):
+        return function
+    return None
+
+
+def _literal(module_name: str, name: str) -> str:
+    """The literal that the module's source assigns to the name, as text, or "" for others."""
+    for _ in range(8):  # follows `from … import name`, and ends on an import cycle
+        module = sys.modules.get(module_name)
+        assigned = _assignments(module).get(name) if module is not None else None
+        if not isinstance(assigned, tuple):
+            return assigned or ""
+        module_name, name = assigned
+    return ""
+
+
+@functools.cache
+def _assignments(module: ModuleType) -> dict[str, str | tuple[str, str]]:
+    """The top-level names of a module: a literal's text, or where the name is imported from."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    found: dict[str, str | tuple[str, str]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            origin = _origin(module, node)
+            found.update({a.asname or a.name: (origin, a.name) for a in node.names})
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            text = _literal_text(node.value)
+            found.update({t.id: text for t in targets if isinstance(t, ast.Name)})
+    return found
+
+
+def _origin(module: ModuleType, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    package = (module.__package__ or "").split(".")
+    base = package[: len(package) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _literal_text(value: ast.expr) -> str:
+    if isinstance(value, ast.Call) and _dotted(value.func)[-1:] == ("constexpr",) and value.args:
+        value = value.args[0]
+    try:
+        return repr(ast.literal_eval(value))
+    except (ValueError, TypeError, SyntaxError):
+        return ""
+
+
+def plain_function(kernel: Any) -> FunctionType:
+    """The Python function under all of Triton's wrappers."""
+    while not inspect.isfunction(kernel):
+        kernel = kernel.fn
+    function: FunctionType = kernel
+    return function

@@ -1,0 +1,237 @@
+"""Single flight: one tuning of a key among all threads and processes, and what it leaves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import bench, files, journal, provenance, settings, stores, tuner
+from . import device as devices
+from .configs import Choice, distinct, from_triton, to_triton
+from .errors import LockTimeout, warn_once
+from .memory import Remembered
+from .records import Record
+from .resolver import Match, Query, Request, Resolver, by_default
+
+if TYPE_CHECKING:
+    from .kernel import ShippedKernel
+
+
+class Flight:
+    """Tunes one kernel: under the key's lock, with the kernel's hooks and benchmark."""
+
+    def __init__(
+        self, kernel: ShippedKernel, resolver: Resolver, hooks: tuner.Hooks,
+        prune: Mapping[str, Any], *, warmup: int | None, rep: int | None, use_cuda_graph: bool,
+        do_bench: Callable[..., Any] | None,
+    ) -> None:  # fmt: skip
+        self.kernel = kernel
+        self.resolver = resolver
+        self.hooks = hooks
+        self.prune = prune
+        self.do_bench = do_bench
+        self.gpu_bench = (warmup, rep, use_cuda_graph)
+
+    def tune(self, request: Request, *, force: bool = False, exact: bool = False) -> Remembered:
+        """Tune for the request's key unless another did meanwhile, and keep the record.
+
+        With `exact`, a record that is merely near does not do. Raises `TuningError`,
+        `tuner.OutOfMemory`, and `LockTimeout` where another tuner holds the key and nothing
+        else can launch.
+        """
+        query, subject = request.query, self.resolver.subject
+        path = self._lock_path(query)
+        name = f"{subject.identity} {query.key} {query.device.name}"
+        journal_path = path and stores.journal_path(subject, query.key, query.device)
+        try:
+            with files.lock(
+                name, path, settings.lock_timeout_s(), lambda: journal.holder(journal_path)
+            ) as why:
+                if why and query.key.storable:
+                    self._warn_memory_only(why)
+                return self._tune_alone(request, None if why else journal_path, force, exact)
+        except LockTimeout as timeout:
+            fallback = self.resolver.last_resort(query, settings.policy())
+            if fallback is not None:
+                self.warn_of_failure(timeout)
+                return fallback
+            self.warn_of_failure(timeout, "tuned without the lock")
+            return self._tune_alone(request, None, force, exact)
+
+    def _tune_alone(
+        self, request: Request, journal_path: Path | None, force: bool, exact: bool
+    ) -> Remembered:
+        query = request.query
+        if not force:
+            self.resolver.refresh(query.key, query.device)
+            found = self.resolver.near(query)
+            if found is not None and (not exact or found.match.rule == "exact"):
+                return found  # another process tuned while this one waited
+        plan = self._plan(request, journal.Journal(journal_path, query.key.nearest))
+        if len(plan.candidates) == 1:
+            return by_default(plan.candidates[0])
+        with self._quiet_gpu(query):
+            outcome = tuner.tune(plan)
+        self._publish(plan, outcome, request)
+        record = provenance.record(
+            plan, outcome, query.key.nearest, self.resolver.subject.fingerprint,
+            request.bound.options,
+        )  # fmt: skip
+        if force:
+            record = replace(record, supersedes=True)
+        path = self._keep(query, record)
+        if path is not None:
+            plan.journal.close()
+        winner = outcome.winner
+        match = Match(winner.flat, "tuned", "exact", record=record, path=path)
+        return Remembered(winner.flat, winner.pre_hook, match)
+
+    # --- what to measure ----------------------------------------------------------------------
+
+    def candidates(self, request: Request) -> list[Choice]:
+        """The default, the incumbent, and `configs` after pruning, each once, in this order."""
+        incumbent = self.resolver.incumbent(request.query)
+        live = [from_triton(config) for config in self._pruned(request)]
+        first = [self.resolver.default(request.query), incumbent]
+        blind = devices.interpreted(self.kernel.fn) and self.do_bench is None
+        return distinct([*first, *live], ignore_options=blind)
+
+    def _pruned(self, request: Request) -> list[Any]:
+        """`configs` as `prune_configs_by` leaves them, called as Triton's autotuner calls it."""
+        configs = list(self.kernel.configs)
+        nargs = dict(zip(self.kernel.arg_names, request.args))
+        kwargs = {**request.kwargs, "grid": request.grid, "warmup": request.warmup}
+        if early := self.prune.get("early_config_prune"):
+            configs = list(early(configs, nargs, **kwargs))
+        model = self.prune.get("perf_model")
+        top_k = self.prune.get("top_k", 1.0)
+        if model is None:
+            return configs
+        if isinstance(top_k, float) and top_k <= 1.0:
+            top_k = max(1, int(len(configs) * top_k))
+        elif not isinstance(top_k, int):
+            raise TypeError("top_k must be a float of at most 1.0, or an int")
+        if len(configs) <= top_k:
+            return configs
+        flats = {config: from_triton(config).flat for config in configs}
+        return sorted(configs, key=lambda c: model(**{**nargs, **kwargs, **flats[c]}))[:top_k]
+
+    def _plan(self, request: Request, log: journal.Journal) -> tuner.Plan:
+        kernel, query = self.kernel, request.query
+
+        def launch(choice: Choice, warmup: bool) -> Any:
+            return kernel._target.run(
+                *request.args, grid=request.grid, warmup=warmup, **request.kwargs, **choice.flat
+            )
+
+        candidates = self.candidates(request)
+        default = self.resolver.default(query)
+        same = [c for c in candidates if default is not None and str(c) == str(default)]
+        return tuner.Plan(
+            kernel=kernel.name, key=str(query.key), device=query.device, candidates=candidates,
+            default=same[0] if same else None, launch=launch, jit=_innermost(kernel.fn),
+            named={**query.named, **request.bound.options}, hooks=self.hooks,
+            bench=self._bench(), journal=log,
+        )  # fmt: skip
+
+    def _bench(self) -> bench.Bench:
+        if self.do_bench is not None:
+            return bench.of_user(self.do_bench)
+        if devices.interpreted(self.kernel.fn):
+            return bench.of_interpreter()
+        return bench.of_gpu(*self.gpu_bench)
+
+    @contextmanager
+    def _quiet_gpu(self, query: Query) -> Iterator[None]:
+        """Hold the GPU's lock: two tuners on one GPU would time each other."""
+        if query.device.backend == "interpreter":
+            yield
+            return
+        name = f"gpu-{devices.physical_id()}"
+        try:
+            path = settings.cache_dir() / "v1" / f"{name}.lock"
+        except RuntimeError:
+            path = None
+        with files.lock(name, path, settings.lock_timeout_s()):
+            yield
+
+    # --- what a tuning leaves -----------------------------------------------------------------
+
+    def _keep(self, query: Query, record: Record) -> Path | None:
+        """Write the record to the user store, or keep it in this process where that fails."""
+        path = None
+        if not query.key.storable:
+            warn_once(
+                self.resolver.subject.name, "not storable",
+                f"{self.resolver.subject.name}: the key {query.key} has a value that no file can "
+                "hold; its records stay in this process's memory",
+            )  # fmt: skip
+        else:
+            try:
+                path = stores.put(self.resolver.subject, query.key, query.device, record)
+            except (OSError, RuntimeError) as error:
+                self._warn_memory_only(str(error))
+        self.resolver.add(query.key, query.device, record, path)
+        return path
+
+    def _publish(self, plan: tuner.Plan, outcome: tuner.Outcome, request: Request) -> None:
+        """Tell Triton's tools, as its own autotuner does."""
+        import triton
+
+        timings = {
+            to_triton(choice.flat, choice.pre_hook): [t.median, t.p20, t.p80]
+            for choice, t in outcome.timings.items()
+        }
+        best = to_triton(outcome.winner.flat, outcome.winner.pre_hook)
+        self.kernel.configs_timings = timings
+        self.kernel.bench_time = outcome.seconds
+        listener = getattr(triton.knobs.autotuning, "listener", None)
+        if listener is not None:
+            listener(
+                fn=plan.jit, key=request.query.key.exact, best_config=best,
+                configs_timings=timings, duration=outcome.seconds, cache_hit=False,
+            )  # fmt: skip
+        if triton.knobs.autotuning.print:
+            sys.stdout.write(
+                f"Triton autotuning for function {plan.kernel},\nwith key as {plan.key},\n"
+                f"finished after {outcome.seconds:.2f}s,\nbest config selected: {best};\n"
+            )
+
+    def _lock_path(self, query: Query) -> Path | None:
+        if not query.key.storable:
+            return None
+        try:
+            return stores.lock_path(self.resolver.subject, query.key, query.device)
+        except RuntimeError:  # no home directory
+            return None
+
+    def _warn_memory_only(self, why: str) -> None:
+        warn_once(
+            "user store", "memory only",
+            f"shipconf cannot lock or write its user store, so other processes tune again: {why}",
+        )  # fmt: skip
+
+    def warn_of_failure(self, error: Exception, then: str = "a stored or default config") -> None:
+        name = self.resolver.subject.name
+        warn_once(name, ("tuning failed", str(error)), f"{name} launches with {then}: {error}")
+
+    def capture_warning(self, request: Request) -> str:
+        """Warn that a capture is under way, and say why that forbids tuning."""
+        name = self.resolver.subject.name
+        warn_once(
+            name, "capture",
+            f"{name}: no record for {request.query.key} while a CUDA graph is captured, where "
+            f"nothing can be tuned. Call {name}.prepare(…, grid=…) before the capture",
+        )  # fmt: skip
+        return f"a CUDA graph is being captured: call {name}.prepare(…, grid=…) before the capture"
+
+
+def _innermost(fn: Any) -> Any:
+    """The JIT function below heuristics."""
+    while hasattr(fn, "values") and hasattr(fn, "fn"):
+        fn = fn.fn
+    return fn

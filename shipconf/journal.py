@@ -1,0 +1,116 @@
+"""The journal of a tuning: each event a line of JSON beside the record, so nothing is lost.
+
+A process that dies leaves its measurements to the next one, and the name of the candidate that
+ran when it died. The journal is removed once the record is written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import files
+
+log = logging.getLogger("shipconf.journal")
+
+
+@dataclass
+class History:
+    """What earlier tunings of one point left: by candidate (as text) and pass, and left out."""
+
+    times: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+
+class Journal:
+    """The events of the tuning of one point (`at`). Without a path, it forgets."""
+
+    def __init__(self, path: Path | None, at: Mapping[str, int]) -> None:
+        self.path = path
+        self.at = dict(at)
+
+    def start(self) -> History:
+        """Note that this process begins, and return what came before."""
+        history = self._history()
+        self._append("start", pid=os.getpid(), host=socket.gethostname())
+        return history
+
+    def running(self, candidate: str) -> None:
+        self._append("running", candidate=candidate)
+
+    def measured(self, candidate: str, stage: str, times_ms: list[float]) -> None:
+        self._append("measured", candidate=candidate, stage=stage, times_ms=times_ms)
+
+    def failed(self, candidate: str, reason: str, *, fatal: bool = False) -> None:
+        self._append("failed", candidate=candidate, reason=reason, fatal=fatal)
+
+    def close(self) -> None:
+        """Forget everything: the record is written."""
+        if self.path is not None:
+            with suppress(OSError):
+                self.path.unlink()
+
+    def _append(self, event: str, **subjects: Any) -> None:
+        if self.path is None:
+            return
+        try:
+            files.append(self.path, json.dumps({"event": event, "at": self.at, **subjects}))
+        except OSError as error:
+            log.info("no journal: %s", error)
+            self.path = None
+
+    def _history(self) -> History:
+        history = History()
+        running: str | None = None  # the candidate that runs, as far as the journal tells
+        died_with: str | None = None  # the one that ran at the latest death
+        for event in events(self.path):
+            if event.get("at") != self.at:
+                continue
+            match event:
+                case {"event": "start"}:
+                    if running is not None and running == died_with:
+                        history.left_out[running] = "was running when its process died, twice"
+                    died_with, running = running or died_with, None
+                case {"event": "running", "candidate": str(candidate)}:
+                    running = candidate
+                case {"event": "measured", "candidate": str(c), "stage": str(stage),
+                      "times_ms": list(times)}:  # fmt: skip
+                    history.times[c, stage] = times
+                    running = died_with = None
+                case {"event": "failed", "candidate": str(c), "fatal": True, "reason": reason}:
+                    history.left_out[c] = f"ended its process: {reason}"
+                    running = None
+                case {"event": "failed"}:
+                    running = None
+        if running is not None and running == died_with:
+            history.left_out[running] = "was running when its process died, twice"
+        return history
+
+
+def events(path: Path | None) -> Iterator[dict[str, Any]]:
+    """The events at the path; a line cut short by a kill is skipped."""
+    try:
+        lines = path.read_bytes().splitlines() if path is not None else []
+    except OSError:
+        return
+    for line in lines:
+        with suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                yield event
+
+
+def holder(path: Path | None) -> str:
+    """Who tunes with the journal at the path, as it says itself: `pid 4711 on host`."""
+    who = ""
+    for event in events(path):
+        if event.get("event") == "start":
+            who = f"pid {event.get('pid')} on {event.get('host')}"
+    return who

@@ -1,0 +1,500 @@
+"""`shipped_autotune` and the kernel it returns: bind → look up → launch."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triton.runtime.jit import KernelInterface, MockTensor
+
+from . import device as devices
+from . import explain, settings
+from .configs import Choice, Knobs, from_triton, to_triton
+from .fingerprint import plain_function
+from .flight import Flight
+from .keys import AskedDtypes, Binder, Entry, dtype_name
+from .lookup import Lookup, config_failed
+from .memory import Memory, Remembered
+from .records import Device, Record
+from .resolver import Match, Query, Request, Resolver
+from .settings import Policy
+from .subject import Subject, subject_of
+from .tuner import Hooks
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch of a kernel: what a workload builds from key and nearest values.
+
+    `grid` is a tuple or a function of the named arguments, as between the brackets of
+    `kernel[grid]`; `args` and `kwargs` are the arguments, without the knobs.
+    """
+
+    grid: Any
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+class _OneAtATime:
+    """Launches of an interpreted kernel: Triton's interpreter keeps its state in globals."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn = fn
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        with devices.interpreter_lock:
+            return self.fn.run(*args, **kwargs)
+
+
+class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has no types
+    """A Triton kernel with a memory for its tuned configs; made by `shipped_autotune`.
+
+    Launch it as any Triton kernel: `kernel[grid](*args, **kwargs)`.
+    """
+
+    def __init__(
+        self, fn: Any, configs: Sequence[Any], key: Sequence[Entry], *,
+        nearest: Sequence[Entry] = (), max_distance: float = 2.0, default: Any = None,
+        configs_dir: str | Path | None = None, name: str | None = None,
+        prune_configs_by: Mapping[str, Any] | None = None, hooks: Hooks = Hooks(),
+        warmup: int | None = None, rep: int | None = None, use_cuda_graph: bool = False,
+        do_bench: Callable[..., Any] | None = None,
+    ) -> None:  # fmt: skip
+        from triton import Config
+
+        self.fn = fn
+        self.base_fn = plain_function(fn)
+        self.arg_names = list(fn.arg_names)
+        self.keys = list(key)
+        self.configs = list(configs) or [Config({})]
+        self.name = name or self.base_fn.__qualname__
+        functools.update_wrapper(self, self.base_fn, updated=())
+        del self.__wrapped__  # tools walk `fn`; inspect must not look through to the plain function
+        for what, names in (("reset_to_zero", hooks.reset_to_zero),
+                            ("restore_value", hooks.restore_value)):  # fmt: skip
+            _check_names(what, names, self.arg_names)
+        signature = inspect.signature(self.base_fn)
+        self._configs_dir = configs_dir
+        self._binder = Binder(signature, key, nearest)
+        self._target = _OneAtATime(fn) if devices.interpreted(fn) else fn
+        self._resolver = Resolver(
+            lambda: self._subject, Knobs(self.name, signature, self.configs, default),
+            max_distance, default,
+        )  # fmt: skip
+        self._flight = Flight(
+            self, self._resolver, hooks, dict(prune_configs_by or {}),
+            warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
+        )  # fmt: skip
+        self._lookup = Lookup(self._resolver, self._flight)
+        self._memory = Memory(self._binder, None)
+        self._memory_knows_devices = False
+        self._overrides: list[Any] = []
+        self._workload: Callable[..., Launch] | None = None
+        self._latest: Remembered | None = None
+        self.configs_timings: dict[Any, list[float]] = {}
+        self.bench_time: float | None = None
+
+    # --- launching ----------------------------------------------------------------------------
+
+    def run(self, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+        """Launch with the stored config, tuning first where there is none and it is allowed.
+
+        This is what `kernel[grid](…)` calls. With `warmup=True` only compile.
+        """
+        memory = self._memory
+        try:
+            known = memory.launches[memory.key(*args, **kwargs)]
+        except (KeyError, AttributeError, TypeError):
+            known = None
+        if known is None or known.policy is not None or self._overrides:
+            return self._run_with_care(args, kwargs, grid, warmup)
+        if known.pre_hook is not None and not warmup:
+            known.pre_hook({**dict(zip(self.arg_names, args)), **kwargs, **known.flat})
+        try:
+            return self._target.run(*args, grid=grid, warmup=warmup, **kwargs, **known.flat)
+        except Exception as error:
+            if not config_failed(error, known):
+                raise
+            first_error = error
+        return self._run_with_care(args, kwargs, grid, warmup, (known, first_error))
+
+    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Compile without launching: the resolved config, or every candidate on a miss.
+
+        Arguments may be dtypes in the place of tensors, as in Triton.
+        """
+        mocked = map(MockTensor.wrap_dtype, args)
+        return self.run(*mocked, grid=grid, warmup=True, **kwargs)
+
+    def _run_with_care(
+        self, args: Any, kwargs: dict[str, Any], grid: Any, warmup: bool,
+        failed: tuple[Remembered, Exception] | None = None,
+    ) -> Any:  # fmt: skip
+        """A launch that memory alone cannot serve: look up, launch, go on where a config fails."""
+        request = self._request(args, kwargs, grid, warmup)
+        first_error: Exception | None = None
+        while True:
+            if failed is not None:
+                bad, error = failed
+                first_error = first_error or error
+                self._forget(request, bad, error)
+            known = self._find(request, first_error)
+            if isinstance(known, list):
+                return [self._start(request, choice.flat) for choice in known]
+            if known.pre_hook is not None and not warmup:
+                known.pre_hook({**request.query.named, **request.bound.options, **known.flat})
+            try:
+                return self._start(request, known.flat)
+            except Exception as error:
+                if not config_failed(error, known):
+                    raise first_error or error from None
+                failed = (known, error)
+
+    def _start(self, request: Request, flat: Mapping[str, Any]) -> Any:
+        return self._target.run(
+            *request.args, grid=request.grid, warmup=request.warmup, **request.kwargs, **flat
+        )
+
+    def _request(
+        self, args: Any, kwargs: dict[str, Any], grid: Any = None, warmup: bool = False
+    ) -> Request:
+        bound = self._binder.bind(args, kwargs)
+        self._check_heuristics()
+        for knob in sorted(self._resolver.knobs.set_by_configs & bound.passed):
+            raise ValueError(
+                f"{self.name}: the launch passes {knob!r}, which the configs set; drop it from "
+                "one of them"
+            )
+        query = Query(
+            self._binder.key(bound.named), devices.current(self.fn), bound.passed, bound.named
+        )
+        return Request(query, bound, args, kwargs, grid, warmup)
+
+    def _check_heuristics(self) -> None:
+        fn = self.fn
+        while hasattr(fn, "fn"):
+            for name in getattr(fn, "values", {}) if hasattr(fn, "values") else {}:
+                if name in self._resolver.knobs.set_by_configs:
+                    raise ValueError(
+                        f"{self.name}: {name!r} is set by a heuristic and by the configs; "
+                        "drop it from one of them"
+                    )
+                if name in self._binder.key_entries or name in self._binder.nearest_entries:
+                    raise ValueError(
+                        f"{self.name}: key entry {name!r} is computed by a heuristic, after the "
+                        f"lookup; use the pair ({name!r}, function of the named arguments)"
+                    )
+            fn = fn.fn
+
+    # --- what a launch uses -------------------------------------------------------------------
+
+    def _find(self, request: Request, error: Exception | None) -> Remembered | list[Choice]:
+        """What to launch with, remembered unless a CUDA graph is being captured."""
+        if self._overrides:
+            return self._overridden(request.query)
+        memory = self._memory_for(request)
+        key = memory.key(*request.args, **request.kwargs)
+        known = memory.launches.get(key)
+        if known is not None and known.policy in (None, settings.policy()):
+            return known
+        found = self._lookup.find(request, error)
+        if isinstance(found, Remembered):
+            self._latest = found
+            if not devices.capturing():
+                memory.remember(key, found)
+        return found
+
+    def _overridden(self, query: Query) -> Remembered:
+        return self._lookup.overridden(query, self._overrides[-1])
+
+    def _memory_for(self, request: Request) -> Memory:
+        """The memory that can tell this launch from the others, made anew if it could not."""
+        memory = self._memory
+        if not self._memory_knows_devices:
+            alike = devices.interpreted(self.fn) or devices.all_alike()
+            memory = Memory(self._binder, None if alike else devices.current_index)
+            self._memory_knows_devices = True
+        self._memory = memory.learn(request.query.named)
+        return self._memory
+
+    def _forget(self, request: Request, known: Remembered, error: Exception) -> None:
+        choice = Choice(known.flat, known.pre_hook)
+        self._resolver.mark_bad(request.query.device, choice, error, known.match.path)
+        memory = self._memory
+        memory.launches.pop(memory.key(*request.args, **request.kwargs), None)
+
+    # --- asking without launching -------------------------------------------------------------
+
+    def resolve(self, *args: Any, **kwargs: Any) -> Match | None:
+        """What a launch with these arguments would use; nothing is launched, tuned or written.
+
+        None where a launch would tune or fail. Where the default would serve (offline, say), a
+        match with `source="default"`. Raises what binding the arguments raises.
+        """
+        request = self._request(args, kwargs, kwargs.pop("grid", None))
+        if self._overrides:
+            return self._match(self._overridden(request.query))
+        memory = self._memory_for(request)
+        known = memory.launches.get(memory.key(*args, **kwargs))
+        if known is not None and known.policy in (None, settings.policy()):
+            return self._match(known)
+        found = self._lookup.without_tuning(request.query) or self._lookup.sole(request)
+        return self._match(found)
+
+    def resolve_for(
+        self, *, dtypes: Any, device: Device | None = None, **values: Any
+    ) -> Match | None:
+        """`resolve` from key and nearest values alone, by name, without tensors.
+
+        `dtypes` is one dtype (of torch or Triton, or its name) that all tensor arguments have,
+        or a sequence with one for each of them, or None for a kernel without any. `device` is
+        the current one if left out. Raises `TypeError` for missing or unknown values.
+        """
+        query = self._query_for(dtypes, device, values)
+        if self._overrides:
+            return self._match(self._overridden(query))
+        return self._match(self._lookup.without_tuning(query) or self._lookup.sole_declared())
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """`resolve` in words: the key, every place looked in, the closest records there and
+        which field of each differs, and the one command that would fill the gap."""
+        match = self.resolve(*args, **kwargs)
+        kwargs.pop("grid", None)
+        return self._explain(self._request(args, kwargs).query, match)
+
+    def explain_for(self, *, dtypes: Any, device: Device | None = None, **values: Any) -> str:
+        """`explain` from key and nearest values alone, as in `resolve_for`."""
+        match = self.resolve_for(dtypes=dtypes, device=device, **values)
+        return self._explain(self._query_for(dtypes, device, values), match)
+
+    def _explain(self, query: Query, match: Match | None) -> str:
+        shelf = self._resolver.shelf(query.key, query.device)
+        why = "a launch would tune" if settings.policy() is Policy.TUNE else "a launch would fail"
+        return explain.explanation(self._subject, query.key, query.device, shelf, match, why)
+
+    @staticmethod
+    def _match(known: Remembered | None) -> Match | None:
+        match: Match | None = known.match if known is not None else None
+        return match
+
+    def _query_for(self, dtypes: Any, device: Device | None, values: Mapping[str, Any]) -> Query:
+        entries = [*self._binder.key_entries, *self._binder.nearest_entries]
+        if set(values) != set(entries):
+            raise TypeError(
+                f"{self.name} is looked up by {', '.join(entries) or 'no values'}; "
+                f"got {', '.join(values) or 'none'}"
+            )
+        key = self._binder.key_of_values(values, asked_dtypes(dtypes))
+        found = device if device is not None else devices.current(self.fn)
+        return Query(key, found, frozenset(), values)
+
+    # --- tuning on purpose --------------------------------------------------------------------
+
+    def prepare(self, *args: Any, grid: Any, **kwargs: Any) -> Match:
+        """Resolve, tuning if that is allowed, and compile and load, without a launch.
+
+        Call it before capturing a CUDA graph, and before serving. Raises what a launch would.
+        """
+        request = self._request(args, kwargs, grid)
+        first_error: Exception | None = None
+        while True:
+            known = self._find(request, first_error)
+            assert isinstance(known, Remembered)
+            try:
+                compiled = self._target.run(*args, grid=grid, warmup=True, **kwargs, **known.flat)
+                getattr(compiled, "_init_handles", lambda: None)()  # loads the binary
+                match: Match = known.match
+                return match
+            except Exception as error:
+                if not config_failed(error, known):
+                    raise first_error or error from None
+                first_error = first_error or error
+                self._forget(request, known, error)
+
+    def workload(self, build: Callable[..., Launch]) -> Callable[..., Launch]:
+        """Register how to build a launch from key and nearest values: a decorator.
+
+        `build` takes the values by name and `dtypes` (one `torch.dtype`, or a tuple of them) and
+        returns a `Launch` with arguments of that key. `tune` and `shipconf tune` call it.
+        """
+        self._workload = build
+        return build
+
+    def tune(self, *, dtypes: Any, force: bool = False, **values: Any) -> Record:
+        """Tune for key and nearest values, through the registered workload, and keep the record.
+
+        An exact record that exists already is returned as it is. With `force=True` the kernel is
+        tuned all the same, and the record supersedes the one that ships with the package. Raises
+        `OfflineError` offline, `TuningError`, `LockTimeout`, and `ValueError` where there is no
+        workload or it builds a launch of another key.
+        """
+        request = self.build(dtypes=dtypes, **values)
+        if settings.policy() is not Policy.TUNE:
+            raise self._resolver.offline_error(request.query, "tuning is forbidden (offline)")
+        found = None if force else self._resolver.near(request.query)
+        if found is None or found.match.rule != "exact" or found.match.record is None:
+            found = self._flight.tune(request, force=force, exact=True)
+        memory = self._memory_for(request)
+        memory.remember(memory.key(*request.args, **request.kwargs), found)
+        self._latest = found
+        record: Record | None = found.match.record
+        return record or Record(at=request.query.key.nearest, config=Choice(found.flat).document)
+
+    def build(self, *, dtypes: Any, **values: Any) -> Request:
+        """The launch that the workload builds for the values, checked to be of that very key."""
+        if self._workload is None:
+            raise ValueError(
+                f"{self.name} has no workload: register one with @{self.__name__}.workload, a "
+                "function of the key and nearest values and dtypes that returns shipconf.Launch"
+            )
+        asked = self._query_for(dtypes, None, values).key
+        launch = self._workload(**values, dtypes=_torch_dtypes(dtypes))
+        request = self._request(tuple(launch.args), dict(launch.kwargs), launch.grid)
+        built = request.query.key
+        if (asked.exact, asked.nearest) != (built.exact, built.nearest):
+            raise ValueError(f"the workload of {self.name} built {built} when asked for {asked}")
+        return request
+
+    # --- what tools expect of an autotuned kernel ---------------------------------------------
+
+    @property
+    def best_config(self) -> Any:
+        """The `triton.Config` of the latest lookup; `AttributeError` before the first."""
+        if self._latest is None:
+            raise AttributeError("best_config: the kernel has not been launched")
+        return to_triton(self._latest.flat, self._latest.pre_hook)
+
+    @property
+    def cache(self) -> dict[Any, Any]:
+        """The process's memory: `triton.Config` by key."""
+        launches = dict(self._memory.launches)
+        return {key: to_triton(known.flat, known.pre_hook) for key, known in launches.items()}
+
+    def __repr__(self) -> str:
+        return f"ShippedKernel({self.base_fn.__module__}:{self.name})"
+
+    @functools.cached_property
+    def _subject(self) -> Subject:
+        return subject_of(self.base_fn, self.name, self._binder, self._configs_dir)
+
+
+def shipped_autotune(
+    configs: Sequence[Any],
+    key: Sequence[Entry],
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: int | None = None,
+    rep: int | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
+    *,
+    nearest: Sequence[Entry] = (),
+    max_distance: float = 2.0,
+    default: Any = None,
+    configs_dir: str | Path | None = None,
+    name: str | None = None,
+    check: Callable[..., Any] | None = None,
+) -> Callable[[Any], ShippedKernel]:
+    """`triton.autotune` with a memory: decorate a `@triton.jit` kernel with it.
+
+    A launch takes the config stored for its key in the JSON that ships with the kernel, else in
+    the user's cache directory, and otherwise tunes once for all processes and keeps the result.
+
+    Parameters up to `cache_results` mean what they mean in `triton.autotune` (`cache_results` is
+    accepted and ignored: results are always kept). Those of shipconf:
+
+    - `nearest`: entries, integers of at least 1, that a stored record need not have exactly: a
+      launch takes the record of the nearest values, in octaves (`|log2(asked / tuned)|`, summed),
+      at most `max_distance` away.
+    - `default`: a `triton.Config`, or a function of the named arguments that returns one, to
+      launch with where nothing is stored and nothing may be tuned.
+    - `configs_dir`: the folder of the shipped records, relative to the kernel's source file;
+      else `configs/<the source file's stem>/<the kernel's name>`.
+    - `name`: the kernel's name in files; else its qualified name.
+    - `check`: a function of the named arguments, called after a candidate ran, that returns False
+      or raises where its output is wrong. Such candidates are left out.
+
+    An entry of `key` or `nearest` is an argument's name, or a pair of a name and a function of
+    the named arguments.
+
+    While tuning, the kernel runs many times on the caller's tensors. Name those it reads and
+    writes in `restore_value`, those it accumulates into in `reset_to_zero`: they are restored
+    before the launch itself.
+
+    Raises `ValueError` for names that are no arguments of the kernel.
+
+    >>> import triton, triton.language as tl
+    >>> @shipped_autotune(configs=[triton.Config({"BLOCK": 128})], key=["n"])
+    ... @triton.jit
+    ... def scale(x_ptr, n, BLOCK: tl.constexpr):
+    ...     pass  # doctest: +SKIP
+    """
+    hooks = Hooks(
+        tuple(reset_to_zero or ()), tuple(restore_value or ()), pre_hook, post_hook, check
+    )
+
+    def decorate(fn: Any) -> ShippedKernel:
+        return ShippedKernel(
+            fn, configs, key, nearest=nearest, max_distance=max_distance, default=default,
+            configs_dir=configs_dir, name=name, prune_configs_by=prune_configs_by, hooks=hooks,
+            warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
+        )  # fmt: skip
+
+    return decorate
+
+
+@contextmanager
+def override(kernel: ShippedKernel, config: Any) -> Iterator[None]:
+    """Launch the kernel with this config inside the block, on every thread of the process.
+
+    `config` is a `triton.Config` or a flat dict of knobs and launch options. It beats every
+    lookup. A launch raises `ValueError` where the config does not fit the kernel.
+
+    >>> with override(scale, {"BLOCK": 256, "num_warps": 8}):  # doctest: +SKIP
+    ...     scale[grid](x, n)
+    """
+    if not isinstance(kernel, ShippedKernel):
+        raise TypeError(f"override needs a kernel made by shipped_autotune, not {kernel!r}")
+    entry = config if isinstance(config, Mapping) else from_triton(config)
+    kernel._overrides.append(entry)
+    try:
+        yield
+    finally:
+        # By identity: equal configs may be entered by several threads.
+        index = next(i for i, item in enumerate(kernel._overrides) if item is entry)
+        del kernel._overrides[index]
+
+
+def asked_dtypes(dtypes: Any) -> AskedDtypes:
+    """What `dtypes=` of `resolve_for` asks for, by torch's names."""
+    if dtypes is None:
+        return None
+    if isinstance(dtypes, (list, tuple)):
+        return tuple("none" if dtype is None else dtype_name(dtype) for dtype in dtypes)
+    return dtype_name(dtypes)
+
+
+def _torch_dtypes(dtypes: Any) -> Any:
+    import torch
+
+    if isinstance(dtypes, (list, tuple)):
+        return tuple(_torch_dtypes(dtype) for dtype in dtypes)
+    return None if dtypes in (None, "none") else getattr(torch, dtype_name(dtypes))
+
+
+def _check_names(what: str, names: Sequence[str], valid: Sequence[str]) -> None:
+    unknown = [name for name in names if name not in valid]
+    if unknown:
+        raise ValueError(
+            f"{what} names {', '.join(map(repr, unknown))}, which are no arguments of the kernel; "
+            f"its arguments are: {', '.join(valid)}"
+        )

@@ -1,0 +1,128 @@
+"""The order of a launch's lookup: stored, tuned now, last resort, error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from . import device as devices
+from . import settings
+from .configs import Choice, UnfitError
+from .errors import TuningError
+from .flight import Flight
+from .memory import Remembered
+from .resolver import Match, Query, Request, Resolver, by_default
+from .settings import Policy
+from .tuner import OutOfMemory
+
+
+class Lookup:
+    """Finds what a launch of one kernel uses, where the process's memory does not know it."""
+
+    def __init__(self, resolver: Resolver, flight: Flight) -> None:
+        self.resolver = resolver
+        self.flight = flight
+
+    def find(self, request: Request, error: Exception | None) -> Remembered | list[Choice]:
+        """What to launch with; every candidate for a warmup that finds nothing.
+
+        `error` is the first failure of a stored config in this launch. After one the default
+        comes before tuning, and the error is raised where nothing else is left. Raises
+        `OfflineError`, `TuningError`, and the device's error when it runs out of memory.
+        """
+        query = request.query
+        found = self.resolver.near(query) or self.sole(request)
+        if found is None and error is not None:
+            found = self.resolver.usable_default(query)
+        if found is not None:
+            return found
+        self.resolver.note_miss(query)
+        policy = settings.policy()
+        why = self._why_not_tune(request, policy)
+        if not why:
+            return self._tune(request, policy)
+        fallback = self.resolver.last_resort(query, policy)
+        if fallback is not None:
+            return fallback
+        if error is not None:
+            raise error
+        if query.key.zero_sized or (is_mock(query.named) and not request.warmup):
+            return by_default(self.resolver.knobs.live[0])
+        if request.warmup:
+            return self.flight.candidates(request)
+        raise self.resolver.offline_error(query, why)
+
+    def _tune(self, request: Request, policy: Policy) -> Remembered:
+        try:
+            return self.flight.tune(request)
+        except (TuningError, OutOfMemory) as failure:
+            broken = isinstance(failure, TuningError) and failure.fatal
+            fallback = None if broken else self.resolver.last_resort(request.query, policy)
+            if fallback is None:
+                cause = failure.__cause__ if isinstance(failure, OutOfMemory) else None
+                raise cause or failure from None
+            self.flight.warn_of_failure(failure)
+            return fallback
+
+    def _why_not_tune(self, request: Request, policy: Policy) -> str:
+        if policy is not Policy.TUNE:
+            return f"tuning is forbidden (offline{', strict' if policy is Policy.STRICT else ''})"
+        if devices.capturing():
+            return self.flight.capture_warning(request)
+        if request.warmup or request.query.key.zero_sized or is_mock(request.query.named):
+            return "a warmup, a mock launch or one of size zero is not tuned for"
+        return ""
+
+    def without_tuning(self, query: Query) -> Remembered | None:
+        """What a launch would use, or None where it would tune or fail."""
+        policy = settings.policy()
+        found = self.resolver.near(query)
+        if found is None and (policy is not Policy.TUNE or query.key.zero_sized):
+            found = self.resolver.last_resort(query, policy)
+        if found is None and query.key.zero_sized:
+            found = by_default(self.resolver.knobs.live[0])
+        return found
+
+    def sole(self, request: Request) -> Remembered | None:
+        """The only candidate, where pruning leaves no choice: there is nothing to measure."""
+        candidates = self.flight.candidates(request)
+        usable = [c for c in candidates if not self.resolver.is_bad(request.query.device, c)]
+        return by_default(usable[0]) if len(candidates) == 1 and usable else None
+
+    def sole_declared(self) -> Remembered | None:
+        """The only declared config, for a lookup that has no arguments to prune by."""
+        live = self.resolver.knobs.live
+        alone = len(live) == 1 and self.resolver.default_config is None
+        return by_default(live[0]) if alone else None
+
+    def overridden(self, query: Query, config: Choice | Mapping[str, Any]) -> Remembered:
+        """The config of an `override` block. Raises `ValueError` where it does not fit."""
+        choice = config if isinstance(config, Choice) else Choice(dict(config))
+        try:
+            accepted = self.resolver.knobs.accept(choice.document, query.passed, query.device)
+        except UnfitError as error:
+            raise ValueError(f"override of {self.resolver.subject.name}: {error}") from error
+        hook = choice.pre_hook or accepted.pre_hook
+        return Remembered(accepted.flat, hook, Match(accepted.flat, "override", "exact"))
+
+
+def is_mock(named: Mapping[str, Any]) -> bool:
+    """Whether an argument stands for a tensor and has no data: mock and fake tensors."""
+    fake_module = sys.modules.get("torch._subclasses.fake_tensor")
+    fake = getattr(fake_module, "FakeTensor", ())
+    return any(
+        type(value).__name__ == "MockTensor" or isinstance(value, fake) for value in named.values()
+    )
+
+
+def config_failed(error: Exception, known: Remembered) -> bool:
+    """Whether a stored config is to blame: too big for the device, or it does not compile."""
+    if known.match.source in ("override", "default"):
+        return False
+    from triton.compiler.errors import CompilationError
+    from triton.runtime.errors import InterpreterError, OutOfResources, PTXASError
+
+    if isinstance(error, (OutOfResources, PTXASError, CompilationError, InterpreterError)):
+        return True
+    return isinstance(error, RuntimeError) and "PassManager" in str(error)

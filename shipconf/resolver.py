@@ -1,0 +1,235 @@
+"""What a launch uses, from everything but the process's memory: stores, default, last resorts."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import explain, stores
+from .configs import Choice, Knobs, UnfitError, from_triton
+from .errors import OfflineError, warn_once
+from .keys import TIE, Bound, Key
+from .memory import Remembered
+from .records import Device, Record
+from .settings import Policy
+from .stores import Found, Shelf
+from .subject import Subject
+
+log = logging.getLogger("shipconf.resolver")
+
+
+@dataclass(frozen=True)
+class Match:
+    """What a lookup found, and why.
+
+    `config` is flat: knobs and launch options by name. `source` is override, path, package,
+    user, tuned (in this process) or default; `rule` exact, nearest or default; `distance` in
+    octaves. `record` and `path` are None where the config comes from no record or file.
+    """
+
+    config: Mapping[str, Any]
+    source: str
+    rule: str
+    distance: float = 0.0
+    record: Record | None = None
+    path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Query:
+    """One lookup: its key and device, the names that the launch passes, and the arguments."""
+
+    key: Key
+    device: Device
+    passed: frozenset[str]
+    named: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One launch, as it was asked for and as it is looked up."""
+
+    query: Query
+    bound: Bound
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grid: Any = None
+    warmup: bool = False
+
+
+class Resolver:
+    """The stored records of one kernel, its default, and what has failed in this process.
+
+    `sole` is the config of a kernel that has only one: it serves where nothing is stored.
+    """
+
+    def __init__(
+        self, subject: Callable[[], Subject], knobs: Knobs, max_distance: float, default: Any
+    ) -> None:
+        self._subject = subject
+        self.knobs = knobs
+        self.max_distance = max_distance
+        self.default_config = default
+        self._shelves: dict[Any, Shelf] = {}
+        self._bad: set[tuple[Device, str]] = set()
+        self._lock = threading.Lock()
+
+    @property
+    def subject(self) -> Subject:
+        return self._subject()
+
+    # --- the shelves: what the files held when they were read ---------------------------------
+
+    def shelf(self, key: Key, device: Device) -> Shelf:
+        """What the stores hold for the key's exact part; read once a process."""
+        name = (key.exact, device)
+        shelf = self._shelves.get(name)
+        if shelf is None:
+            read = stores.read(self.subject, key, device)
+            shelf = self._shelves.setdefault(name, read)
+        return shelf
+
+    def refresh(self, key: Key, device: Device) -> None:
+        """Read the files again, and keep the records that only this process knows."""
+        with self._lock:
+            old = self._shelves.get((key.exact, device), Shelf())
+            fresh = stores.read(self.subject, key, device)
+            fresh.found += [found for found in old.found if found.path is None]
+            self._shelves[key.exact, device] = fresh
+
+    def add(self, key: Key, device: Device, record: Record, path: Path | None) -> None:
+        """Put a record that was just tuned on the shelf."""
+        assert isinstance(key.dtypes, Mapping)
+        shelf = self.shelf(key, device)
+        new = Found(record, "user" if path else "tuned", path, key.dtypes)
+        with self._lock:
+            place = (new.source, record.at, new.dtypes)
+            others = [f for f in shelf.found if (f.source, f.record.at, f.dtypes) != place]
+            shelf.found = [new, *others]
+
+    # --- the lookup ---------------------------------------------------------------------------
+
+    def near(self, query: Query) -> Remembered | None:
+        """The exact record, or the nearest within `max_distance` (any for a zero-sized launch)."""
+        for distance, found, choice in self._stored(query):
+            if distance <= self.max_distance or query.key.zero_sized:
+                return self._remember(query, distance, found, choice)
+        return None
+
+    def last_resort(self, query: Query, policy: Policy) -> Remembered | None:
+        """Where nothing is tuned: the nearest at any distance unless strict, else the default."""
+        if policy < Policy.STRICT:
+            for distance, found, choice in self._stored(query):
+                self._warn_far(query, distance, found)
+                return replace(self._remember(query, distance, found, choice), policy=policy)
+        default = self.usable_default(query)
+        if default is not None:
+            warn_once(
+                self.subject.name, ("default", query.device),
+                explain.default_used(self.subject, query.key, query.device),
+            )  # fmt: skip
+        return replace(default, policy=policy) if default else None
+
+    def usable_default(self, query: Query) -> Remembered | None:
+        choice = self.default(query)
+        if choice is None or self.is_bad(query.device, choice):
+            return None
+        return by_default(choice)
+
+    def default(self, query: Query) -> Choice | None:
+        """The choice of `default`, which may be a function of the named arguments."""
+        config = self.default_config
+        if callable(config):
+            try:
+                config = config(query.named)
+            except KeyError:
+                if query.named.keys() - {*query.key.values, *query.key.nearest}:
+                    raise
+                return None  # asked with the key alone, and the function wants more
+        return None if config is None else from_triton(config)
+
+    def _stored(self, query: Query) -> Iterator[tuple[float, Found, Choice]]:
+        """Stored records that can launch, best first; one warning for each that cannot."""
+        name = self.subject.name
+        for distance, found in self.shelf(query.key, query.device).ranked(query.key):
+            try:
+                choice = self.knobs.accept(
+                    found.record.config, query.passed, query.device, origin=str(found.path)
+                )
+            except UnfitError as error:
+                warn_once(
+                    name, (str(found.path), str(error)),
+                    f"{name}: a record in {found.path} is stale and does not serve: {error}",
+                )  # fmt: skip
+                continue
+            if not self.is_bad(query.device, choice):
+                yield distance, found, choice
+
+    def incumbent(self, query: Query) -> Choice | None:
+        """The best stored choice, however far."""
+        return next((choice for _, _, choice in self._stored(query)), None)
+
+    def _remember(self, query: Query, distance: float, found: Found, choice: Choice) -> Remembered:
+        name = self.subject.name
+        if found.stale:
+            warn_once(
+                name, ("stale", str(found.path)),
+                f"{name}: the kernel has changed since {found.path} was tuned; its records are "
+                "used all the same. Tune it again and export the result",
+            )  # fmt: skip
+        if found.borrowed:
+            log.info("%s on %s borrows the records of %s", name, query.device.name, found.path)
+        exact = distance <= TIE
+        match = Match(
+            config=choice.flat, source=found.source, rule="exact" if exact else "nearest",
+            distance=0.0 if exact else distance, record=found.record, path=found.path,
+        )  # fmt: skip
+        return Remembered(choice.flat, choice.pre_hook, match)
+
+    def _warn_far(self, query: Query, distance: float, found: Found) -> None:
+        if distance > self.max_distance:
+            warn_once(
+                self.subject.name, ("far", query.device, query.key.exact),
+                f"{self.subject.name} on {query.device.name} for {query.key} uses a record tuned "
+                f"at {dict(found.record.at)}, {distance:.1f} octaves away (max_distance is "
+                f"{self.max_distance:g}): {found.path}",
+            )  # fmt: skip
+
+    # --- misses -------------------------------------------------------------------------------
+
+    def note_miss(self, query: Query) -> None:
+        """Tell of the miss once, where the package has records and none fits; note it if asked."""
+        stores.note_miss(self.subject, query.key, query.device)
+        if exists := explain.shipped_files(self.subject):
+            warn_once(
+                self.subject.name, ("miss", query.device),
+                explain.miss(self.subject, query.key, query.device, exists),
+            )  # fmt: skip
+
+    def offline_error(self, query: Query, why: str) -> OfflineError:
+        shelf = self.shelf(query.key, query.device)
+        return explain.offline_error(self.subject, query.key, query.device, shelf, why)
+
+    # --- configs that failed at launch --------------------------------------------------------
+
+    def mark_bad(self, device: Device, choice: Choice, error: Exception, origin: object) -> None:
+        """Do not use the config on the device again in this process."""
+        self._bad.add((device, str(choice)))
+        first = (str(error).splitlines() or [""])[0]
+        warn_once(
+            self.subject.name, ("failed", device, str(choice)),
+            f"{self.subject.name} on {device.name}: the config {choice} of {origin} fails and is "
+            f"not used again in this process: {type(error).__name__}: {first}",
+        )  # fmt: skip
+
+    def is_bad(self, device: Device, choice: Choice) -> bool:
+        return (device, str(choice)) in self._bad
+
+
+def by_default(choice: Choice) -> Remembered:
+    """A choice that comes from no record."""
+    return Remembered(choice.flat, choice.pre_hook, Match(choice.flat, "default", "default"))

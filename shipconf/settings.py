@@ -1,0 +1,111 @@
+"""What the environment decides: the only reader of `os.environ`.
+
+Every function reads its variable when it is called; none is called on the launch path of a
+known key. An empty variable counts as unset. A bad value is a `ValueError` that names the
+variable and the values allowed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+
+
+class Policy(IntEnum):
+    """What a launch may do on a miss, from the laxest to the strictest."""
+
+    TUNE = 0
+    OFFLINE = 1
+    STRICT = 2
+
+
+_OFFLINE_VALUES = {"0": Policy.TUNE, "1": Policy.OFFLINE, "strict": Policy.STRICT}
+
+# Entered `offline` blocks. The process shares them: autograd launches backward kernels on
+# threads of its own, which must obey the block around `loss.backward()` too.
+_entered: list[Policy] = []
+_entered_lock = threading.Lock()
+
+
+@contextmanager
+def offline(strict: bool = False) -> Iterator[None]:
+    """Forbid tuning inside the block, on every thread of the process.
+
+    Launches then take exact and near records, far ones with a warning, or the kernel's
+    `default`, and raise `OfflineError` when there is none. Nothing is written, not even a
+    lock file. With `strict=True`, far records (beyond `max_distance`) do not serve either.
+    Blocks win over `SHIPCONF_OFFLINE`; of several entered at once, the strictest holds.
+
+    >>> import shipconf
+    >>> with shipconf.offline():
+    ...     pass  # serve requests here
+    """
+    policy = Policy.STRICT if strict else Policy.OFFLINE
+    with _entered_lock:
+        _entered.append(policy)
+    try:
+        yield
+    finally:
+        with _entered_lock:
+            _entered.remove(policy)
+
+
+def policy() -> Policy:
+    """The policy in force: that of the `offline` blocks, else `SHIPCONF_OFFLINE` (0, 1, strict)."""
+    with _entered_lock:
+        if _entered:
+            return max(_entered)
+    text = os.environ.get("SHIPCONF_OFFLINE") or "0"
+    if text not in _OFFLINE_VALUES:
+        raise ValueError(f"SHIPCONF_OFFLINE={text!r}: allowed are 0, 1 and strict")
+    return _OFFLINE_VALUES[text]
+
+
+def cache_dir() -> Path:
+    """The folder of the user store: `SHIPCONF_CACHE_DIR`, else the platform's user cache.
+
+    On Linux the latter is `$XDG_CACHE_HOME/shipconf` or `~/.cache/shipconf`. Raises
+    `RuntimeError` where no home directory can be told (no HOME and no entry for the user id).
+    """
+    if text := os.environ.get("SHIPCONF_CACHE_DIR"):
+        return Path(text).expanduser().absolute()
+    import platformdirs
+
+    folder = platformdirs.user_cache_path("shipconf")
+    if not folder.is_absolute():
+        # `~` that nobody could expand: a store below the working directory would surprise.
+        raise RuntimeError("no home directory for this user: set SHIPCONF_CACHE_DIR")
+    return folder
+
+
+def config_path() -> list[Path]:
+    """The folders of `SHIPCONF_CONFIG_PATH`, separated as PATH is (`:` on Linux)."""
+    text = os.environ.get("SHIPCONF_CONFIG_PATH") or ""
+    return [Path(part).expanduser().absolute() for part in text.split(os.pathsep) if part]
+
+
+def lock_timeout_s() -> float:
+    """How long to wait for another tuner, in seconds: `SHIPCONF_LOCK_TIMEOUT`, else 300."""
+    text = os.environ.get("SHIPCONF_LOCK_TIMEOUT") or "300"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise ValueError(f"SHIPCONF_LOCK_TIMEOUT={text!r}: allowed are seconds, 0 or more")
+    return seconds
+
+
+def device_name() -> str | None:
+    """The name that replaces the driver's name for the device: `SHIPCONF_DEVICE_NAME`."""
+    return os.environ.get("SHIPCONF_DEVICE_NAME") or None
+
+
+def misses_path() -> Path | None:
+    """The file that every miss is appended to, one JSON line each: `SHIPCONF_MISSES`."""
+    text = os.environ.get("SHIPCONF_MISSES")
+    return Path(text).expanduser().absolute() if text else None

@@ -1,0 +1,352 @@
+"""The places that hold records, and the order in which they serve.
+
+Three kinds of place: the folders of `SHIPCONF_CONFIG_PATH` ("path"), the folder that ships
+with the kernel ("package"), and the user store ("user"), the only one written to. A file's
+name finds it; what is inside decides whether it serves.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import files, settings
+from .errors import ConfigFileError, warn_once
+from .keys import (
+    TIE,
+    Dtypes,
+    Key,
+    cut,
+    distance,
+    dtypes_serve,
+    dtypes_text,
+    escape,
+    key_text,
+    to_json,
+    typed,
+)
+from .records import (
+    ConfigFile,
+    Device,
+    NewerSchema,
+    Record,
+    dump,
+    flat_fields,
+    flat_text,
+    from_document,
+    from_flat,
+    parse_json,
+)
+from .subject import Subject
+
+ALIASES = "aliases.json"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A folder of one kernel's records. `root` may hold aliases for several kernels."""
+
+    source: str
+    folder: Path
+    root: Path
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """A stored record that serves a key and device. `dtypes` None serves any."""
+
+    record: Record
+    source: str
+    path: Path | None
+    dtypes: Dtypes | None
+    stale: bool = False
+    borrowed: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Its place in store order: lower serves first."""
+        if self.source == "path":
+            return 0
+        if self.source == "package":
+            return 5 if self.stale else 4 if self.borrowed else 2
+        return 1 if self.record.supersedes else 3
+
+
+@dataclass
+class Shelf:
+    """All that the stores hold for one exact key and device, whatever the dtypes.
+
+    `looked` has the folders searched, `skipped` the files of a fitting name that do not serve,
+    each with the reason.
+    """
+
+    found: list[Found] = field(default_factory=list)
+    looked: list[Place] = field(default_factory=list)
+    skipped: list[tuple[Path, str]] = field(default_factory=list)
+
+    def ranked(self, key: Key) -> list[tuple[float, Found]]:
+        """The records that serve the key's dtypes with their distance, best first.
+
+        Exact ones come first, in store order. Then the closest; of equally close ones those
+        with the larger tuned values, then in store order. Borrowed and stale records of a
+        package come after all others.
+        """
+        served = [
+            (distance(key.nearest, found.record.at), found)
+            for found in self.found
+            if dtypes_serve(found.dtypes, key.dtypes)
+        ]
+        exact = sorted((pair for pair in served if pair[0] <= TIE), key=lambda pair: pair[1].rank)
+        near = sorted(
+            (pair for pair in served if pair[0] > TIE), key=lambda pair: (pair[1].rank > 3, pair[0])
+        )
+        return exact + _untie(near)
+
+
+def _untie(near: list[tuple[float, Found]]) -> list[tuple[float, Found]]:
+    ordered: list[tuple[float, Found]] = []
+    while near:
+        first, last_resort = near[0][0], near[0][1].rank > 3
+        tied = [p for p in near if p[0] - first <= TIE and (p[1].rank > 3) == last_resort]
+        tied.sort(key=lambda p: ([-value for value in p[1].record.at.values()], p[1].rank))
+        ordered += tied
+        near = near[len(tied) :]
+    return ordered
+
+
+def file_name(key: Key, dtypes: Dtypes | None, device: Device) -> str:
+    """The name, without `.json`, of the file for a key and device.
+
+    For example `N=4096,K=4096,dtypes=float16,device_name=NVIDIA_L4,arch=sm_89,mp=58`.
+    """
+    parts = [key_text(key.values.items()), f"dtypes={dtypes_text(dtypes)}" if dtypes else ""]
+    parts += [
+        f"device_name={escape(device.name)}",
+        f"arch={escape(device.arch, keep='_')}",
+        f"mp={device.multiprocessors}",
+    ]
+    return cut(",".join(part for part in parts if part))
+
+
+def places(subject: Subject) -> Iterator[Place]:
+    """Where records of the kernel may lie, in the order of lookup."""
+    for folder in settings.config_path():
+        yield Place("path", folder / escape(subject.name, keep="_"), folder)
+        yield Place("path", folder / subject.stem / escape(subject.name, keep="_"), folder)
+    if (package := subject.package) is not None:
+        root = package if subject.own_folder else package.parent.parent
+        yield Place("package", package, root, flat=subject.own_folder)
+    try:
+        yield Place("user", user_folder(subject), user_folder(subject))
+    except RuntimeError as error:
+        warn_once("user store", "no home", f"shipconf keeps records in memory only: {error}")
+
+
+def user_folder(subject: Subject) -> Path:
+    """`<user store>/v1/<identity>`. Raises `RuntimeError` where there is no home directory."""
+    return settings.cache_dir() / "v1" / subject.identity
+
+
+def read(subject: Subject, key: Key, device: Device) -> Shelf:
+    """Read every file that may hold records for the key's exact part and the device."""
+    shelf = Shelf()
+    if not key.storable:
+        return shelf
+    for place in places(subject):
+        shelf.looked.append(place)
+        names = _listing(place.folder)
+        alias = _aliases(place).get(device.name)
+        for name in names:
+            if _may_hold(name, place, subject, key, device, alias):
+                _read_file(shelf, place, place.folder / name, subject, key, device, alias)
+    return shelf
+
+
+def _listing(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(".json"))
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+            warn_once(str(folder), "unreadable", f"shipconf cannot read {folder}: {error}")
+        return []
+
+
+def _aliases(place: Place) -> dict[str, str]:
+    """The author's aliases: those in the kernel's folder over those in the root of `configs`."""
+    if place.source == "user":
+        return {}
+    found: dict[str, str] = {}
+    for path in dict.fromkeys([place.root / ALIASES, place.folder / ALIASES]):
+        try:
+            document = parse_json(path.read_bytes(), path)
+            if not isinstance(document, dict) or not all(
+                isinstance(name, str) for name in document.values()
+            ):
+                raise ConfigFileError(path, [("", "must map device names to device names")])
+            found.update(document)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ConfigFileError) as error:
+            warn_once(str(path), "bad", f"shipconf ignores the aliases: {error}")
+    return found
+
+
+def _may_hold(
+    name: str, place: Place, subject: Subject, key: Key, device: Device, alias: str | None
+) -> bool:
+    """Whether a file of that name can be for the key and device, so that it must be opened."""
+    stem = name.removesuffix(".json").partition("~")[0]
+    devices = [device.name] if alias is None else [device.name, alias]
+    if place.flat and _flat_fits(stem, key, devices):
+        return True
+    start = key_text(key.values.items())
+    if len(stem) >= 200:  # cut: only its beginning can tell
+        return stem[:183].startswith(start[:183])
+    fields = stem.removeprefix(start).strip(",").split(",")
+    if not stem.startswith(start) or not fields[0].startswith(("dtypes=", "device_name=")):
+        return False
+    return any(f"device_name={escape(device_name)}" in fields for device_name in devices)
+
+
+def _flat_fits(stem: str, key: Key, devices: Sequence[str]) -> bool:
+    fields = flat_fields(stem)
+    if fields is None or set(fields) != {*key.values, "device_name"}:
+        return False
+    return fields["device_name"] in [name.replace(" ", "_") for name in devices] and all(
+        fields[name] == flat_text(value) for name, value in key.values.items()
+    )
+
+
+def _load(path: Path) -> Any:
+    """The JSON of a file. Raises `ConfigFileError`, or `OSError`."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+        data = path.read_bytes()  # a network handle of a file that was just replaced
+    return parse_json(data, path)
+
+
+def _read_file(
+    shelf: Shelf, place: Place, path: Path, subject: Subject, key: Key, device: Device,
+    alias: str | None,
+) -> None:  # fmt: skip
+    try:
+        document = _load(path)
+        if place.flat and isinstance(document, dict) and "schema" not in document:
+            for record in from_flat(document, path, subject.nearest_names):
+                borrowed = _flat_fits(path.stem, key, [alias or ""])
+                shelf.found.append(Found(record, place.source, path, None, borrowed=borrowed))
+            return
+        file = from_document(document, path)
+    except FileNotFoundError:
+        return  # replaced or moved aside since the listing
+    except (OSError, ConfigFileError) as error:
+        shelf.skipped.append((path, str(error)))
+        warn_once(str(path), "bad", f"shipconf takes no records from a bad file: {error}")
+        return
+    if why := mismatch(file, subject, key):
+        shelf.skipped.append((path, why))
+        return
+    own = file.device.serves(device)
+    if not own and (alias is None or not file.device.serves(device, alias=alias)):
+        shelf.skipped.append((path, f"tuned on {file.device}"))
+        return
+    for record in file.records:
+        stale = record.fingerprint not in (None, subject.fingerprint)
+        dtypes = file.dtypes
+        shelf.found.append(Found(record, place.source, path, dtypes, stale, borrowed=not own))
+
+
+def mismatch(file: ConfigFile, subject: Subject, key: Key) -> str:
+    """Why the file is not for the kernel and the key's exact part, or ""."""
+    if file.kernel != subject.name:
+        return f"holds records of kernel {file.kernel}"
+    if set(file.key) != set(subject.key_names) or set(file.nearest) != set(subject.nearest_names):
+        return (
+            f"has key {list(file.key)} and nearest {list(file.nearest)}; the kernel declares "
+            f"{list(subject.key_names)} and {list(subject.nearest_names)}"
+        )
+    differ = [n for n, v in key.values.items() if typed(file.key[n]) != typed(v)]
+    return "holds another " + ", ".join(differ) if differ else ""
+
+
+def lock_path(subject: Subject, key: Key, device: Device) -> Path:
+    """The lock of the kernel, key and device: beside the record file, `….json.lock`."""
+    assert isinstance(key.dtypes, dict)
+    return user_folder(subject) / f"{file_name(key, key.dtypes, device)}.json.lock"
+
+
+def journal_path(subject: Subject, key: Key, device: Device) -> Path:
+    """The journal of the tunings of the kernel, key and device."""
+    return lock_path(subject, key, device).with_suffix("").with_suffix(".journal")
+
+
+def put(subject: Subject, key: Key, device: Device, record: Record) -> Path:
+    """Keep the record in the user store and return its file; call with the lock held.
+
+    What the file holds already is read again and kept. A bad file is moved aside as `.bad`; a
+    file of another key or device, or of a newer schema, is left, and the next free name
+    (`…~2.json`) taken. Raises `OSError`.
+    """
+    assert isinstance(key.dtypes, dict)
+    folder = user_folder(subject)
+    folder.mkdir(parents=True, exist_ok=True)
+    empty = ConfigFile(
+        kernel=subject.name, device=device, key=dict(key.values), dtypes=dict(key.dtypes),
+        nearest=subject.nearest_names, records=(),
+    )  # fmt: skip
+    stem = file_name(key, key.dtypes, device)
+    number = 1
+    while True:
+        path = folder / f"{stem}{f'~{number}' if number > 1 else ''}.json"
+        known = _known(path, empty, subject, key)
+        if known is not None:
+            files.replace(path, dump(known.merged(record)))
+            return path
+        number += 1
+
+
+def _known(path: Path, empty: ConfigFile, subject: Subject, key: Key) -> ConfigFile | None:
+    """The file at the path to merge into, or None if another's; `empty` if there is none."""
+    try:
+        file = from_document(_load(path), path)
+    except FileNotFoundError:
+        return empty
+    except NewerSchema:
+        return None
+    except ConfigFileError as error:
+        warn_once(str(path), "bad", f"shipconf moves a bad file aside as .bad: {error}")
+        with suppress(FileNotFoundError):
+            os.replace(path, path.with_name(path.name + ".bad"))
+        return empty
+    same = not mismatch(file, subject, key) and (file.device, file.dtypes) == (
+        empty.device, empty.dtypes,
+    )  # fmt: skip
+    return file if same else None
+
+
+def note_miss(subject: Subject, key: Key, device: Device) -> None:
+    """Append the miss to the file of `SHIPCONF_MISSES`, if that is set."""
+    path = settings.misses_path()
+    if path is None:
+        return
+    line = {
+        "kernel": subject.name,
+        "key": {name: to_json(value) for name, value in key.values.items()},
+        "nearest": dict(key.nearest),
+        "dtypes": dict(key.dtypes) if isinstance(key.dtypes, dict) else key.dtypes,
+        "device": device.name,
+    }
+    try:
+        files.append(path, json.dumps(line))
+    except OSError as error:
+        warn_once("SHIPCONF_MISSES", str(path), f"shipconf cannot note misses: {error}")

@@ -1,0 +1,63 @@
+"""What the stores need to know of a kernel: its names, its folders, its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType
+
+from .fingerprint import fingerprint
+from .keys import Binder, escape
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the stores need to know of a kernel.
+
+    `stem` is that of its source file, `package` its folder of shipped records (None where it
+    has no source file), `own_folder` whether the author named that folder (the flat form is
+    read there too), `identity` its folder in the user store. `target` is how the command line
+    names it: `module:kernel`.
+    """
+
+    name: str
+    target: str
+    stem: str
+    package: Path | None
+    own_folder: bool
+    identity: str
+    key_names: tuple[str, ...]
+    nearest_names: tuple[str, ...]
+    fingerprint: str | None
+
+
+def subject_of(
+    function: FunctionType, name: str, binder: Binder, configs_dir: str | Path | None
+) -> Subject:
+    """The subject for a kernel's Python function.
+
+    Its records ship in `configs_dir` beside the source file, else in `configs/<stem>/<name>`.
+    """
+    source = Path(function.__code__.co_filename)
+    module = function.__module__
+    digest = fingerprint(function)
+    key_names, nearest_names = tuple(binder.key_entries), tuple(binder.nearest_entries)
+    folder_name = escape(name, keep="_")
+    # Two versions of a package share a user store without fighting over one folder.
+    identity = [digest, key_names, nearest_names, module if digest is None else None]
+    digits = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+    folder = Path(configs_dir or Path("configs", source.stem, folder_name))
+    found = source.is_file() or folder.is_absolute()
+    return Subject(
+        name=name,
+        target=f"{source if module == '__main__' else module}:{function.__name__}",
+        stem=source.stem,
+        package=source.parent.absolute() / folder if found else None,
+        own_folder=configs_dir is not None,
+        identity=f"{folder_name}-{digits}",
+        key_names=key_names,
+        nearest_names=nearest_names,
+        fingerprint=digest,
+    )
