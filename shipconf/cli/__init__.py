@@ -1,0 +1,26 @@
+"""The command line: arguments in, tables out, and exit codes.
+
+0 done, 2 usage or input, 130 interrupted. Results go to stdout, talk to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from . import tune
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `shipconf`; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="shipconf", description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    tune.add_to(commands)
+    chosen = parser.parse_args(arguments)
+    try:
+        code: int = chosen.run(chosen)
+        return code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
