@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,10 +32,8 @@ def command(subject: Subject, key: Key) -> str:
         parts += ["-k", f"{name}={_word(to_json(value))}"]
     for name, near in key.nearest.items():
         parts += ["--at", f"{name}={near}"]
-    dtypes = key.dtypes
-    if dtypes:
-        text = dtypes_text(dtypes) if isinstance(dtypes, Mapping) else dtypes
-        parts += ["--dtypes", text if isinstance(text, str) else "-".join(text)]
+    if key.dtypes:
+        parts += ["--dtypes", dtypes_text(key.dtypes)]
     return shlex.join(parts)
 
 
@@ -45,8 +43,7 @@ def _word(document: object) -> str:
 
 def wanted_file(subject: Subject, key: Key, device: Device) -> str:
     """The path of the file that a lookup wants first: the package's, else the user store's."""
-    dtypes = key.dtypes if isinstance(key.dtypes, Mapping) else None
-    name = f"{file_name(key, dtypes, device)}.json"
+    name = f"{file_name(key, device)}.json"
     for place in places(subject):
         if place.source in ("package", "user"):
             return str(place.folder / name)

@@ -17,7 +17,7 @@ from . import explain, settings
 from .configs import Choice, Knobs, from_triton, to_triton
 from .fingerprint import plain_function
 from .flight import Flight
-from .keys import AskedDtypes, Binder, Entry, dtype_name
+from .keys import AskedDtypes, Binder, Dtype, Entry, dtype_name
 from .lookup import Lookup, config_failed
 from .memory import Memory, Remembered
 from .records import Device, Record
@@ -353,7 +353,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
                 "function of the key and nearest values and dtypes that returns shipconf.Launch"
             )
         asked = self._query_for(dtypes, None, values).key
-        launch = self._workload(**values, dtypes=_torch_dtypes(dtypes))
+        plain = {n: _torch_dtypes(v.name) if isinstance(v, Dtype) else v for n, v in values.items()}
+        launch = self._workload(**plain, dtypes=_torch_dtypes(dtypes))
         request = self._request(tuple(launch.args), dict(launch.kwargs), launch.grid)
         built = request.query.key
         if (asked.exact, asked.nearest) != (built.exact, built.nearest):

@@ -80,6 +80,8 @@ def canonical(value: Any) -> Value:
         return _text_or_opaque(value)
     if type(value).__name__ == "constexpr" and hasattr(value, "value"):
         return canonical(value.value)
+    if isinstance(value, Dtype):
+        return value
     if _is_dtype(value):
         return Dtype(dtype_name(value))
     if isinstance(value, tuple):
@@ -167,11 +169,14 @@ def key_text(values: Iterable[tuple[str, Value]]) -> str:
     )
 
 
-def dtypes_text(dtypes: Dtypes) -> str:
+def dtypes_text(dtypes: AskedDtypes) -> str:
     """The dtypes as they stand in file names: one name when all agree, else joined by `-`."""
     names: list[str] = []
-    for entry in dtypes.values():
-        names += [entry] if isinstance(entry, str) else entry
+    if isinstance(dtypes, str):
+        names = [dtypes]
+    elif dtypes is not None:
+        for entry in dtypes.values() if isinstance(dtypes, Mapping) else dtypes:
+            names += [entry] if isinstance(entry, str) else entry
     if len(set(names)) == 1 and "none" not in names:
         names = names[:1]
     return "-".join(escape(name, keep="_") for name in names)
@@ -203,9 +208,7 @@ class Key:
     def __str__(self) -> str:
         parts = [f"{name}={json.dumps(to_json(v))}" for name, v in self.values.items()]
         if self.dtypes:
-            asked = self.dtypes
-            names = dtypes_text(asked) if isinstance(asked, Mapping) else asked
-            parts.append(f"dtypes={names if isinstance(names, str) else '-'.join(names)}")
+            parts.append(f"dtypes={dtypes_text(self.dtypes)}")
         parts += [f"{name}={value}" for name, value in self.nearest.items()]
         return ", ".join(parts) or "(no key)"
 

@@ -121,12 +121,13 @@ def _untie(near: list[tuple[float, Found]]) -> list[tuple[float, Found]]:
     return ordered
 
 
-def file_name(key: Key, dtypes: Dtypes | None, device: Device) -> str:
+def file_name(key: Key, device: Device) -> str:
     """The name, without `.json`, of the file for a key and device.
 
     For example `N=4096,K=4096,dtypes=float16,device_name=NVIDIA_L4,arch=sm_89,mp=58`.
     """
-    parts = [key_text(key.values.items()), f"dtypes={dtypes_text(dtypes)}" if dtypes else ""]
+    dtypes = f"dtypes={dtypes_text(key.dtypes)}" if key.dtypes else ""
+    parts = [key_text(key.values.items()), dtypes]
     parts += [
         f"device_name={escape(device.name)}",
         f"arch={escape(device.arch, keep='_')}",
@@ -281,8 +282,7 @@ def mismatch(file: ConfigFile, subject: Subject, key: Key) -> str:
 
 def lock_path(subject: Subject, key: Key, device: Device) -> Path:
     """The lock of the kernel, key and device: beside the record file, `….json.lock`."""
-    assert isinstance(key.dtypes, dict)
-    return user_folder(subject) / f"{file_name(key, key.dtypes, device)}.json.lock"
+    return user_folder(subject) / f"{file_name(key, device)}.json.lock"
 
 
 def journal_path(subject: Subject, key: Key, device: Device) -> Path:
@@ -304,7 +304,7 @@ def put(subject: Subject, key: Key, device: Device, record: Record) -> Path:
         kernel=subject.name, device=device, key=dict(key.values), dtypes=dict(key.dtypes),
         nearest=subject.nearest_names, records=(),
     )  # fmt: skip
-    stem = file_name(key, key.dtypes, device)
+    stem = file_name(key, device)
     number = 1
     while True:
         path = folder / f"{stem}{f'~{number}' if number > 1 else ''}.json"

@@ -49,9 +49,7 @@ def run(chosen: argparse.Namespace) -> int:
     try:
         kernel = load(chosen.kernel)
         key = dict(_pair(text) for text in chosen.key)
-        near = {
-            n: values.split(",") for n, _, values in (text.partition("=") for text in chosen.at)
-        }
+        near = {n: v.split(",") for n, _, v in (text.partition("=") for text in chosen.at)}
         points = [dict(zip(near, map(int, point))) for point in itertools.product(*near.values())]
         for point in points:
             _tune(kernel, {**key, **point}, chosen)
