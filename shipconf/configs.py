@@ -36,6 +36,11 @@ class Choice:
         """The config as a record stores it."""
         return {name: to_json(canonical(value)) for name, value in self.flat.items()}
 
+    @property
+    def identity(self) -> str:
+        """Equal for equal configs, in whatever order their knobs stand."""
+        return json.dumps(self.document, sort_keys=True)
+
     def __str__(self) -> str:
         return config_text(self.document)
 
@@ -87,13 +92,13 @@ class Knobs:
         self.live = [from_triton(config) for config in configs]
         examples = [*self.live, from_triton(default)] if _is_config(default) else self.live
         self.set_by_configs = {name for choice in examples for name in choice.flat}
-        self.tuned = {n for c in examples for n in c.flat if n not in OPTIONS}
+        self.tuned = {n for n in self.set_by_configs if n in self.parameters or n not in OPTIONS}
         self.values: dict[str, list[Any]] = {}
         for choice in examples:
             for knob, value in choice.flat.items():
                 self.values.setdefault(knob, []).append(value)
         self.hooks = {choice.pre_hook for choice in self.live}
-        self._by_text = {str(choice): choice for choice in reversed(examples)}
+        self._by_identity = {choice.identity: choice for choice in reversed(examples)}
 
     def accept(
         self, config: Mapping[str, Any], passed: frozenset[str], device: Device, origin: str = ""
@@ -151,16 +156,10 @@ class Knobs:
         """The live config's own hook. A record that equals none is unfit when hooks differ."""
         if len(self.hooks) == 1:
             return next(iter(self.hooks))
-        live = self._by_text.get(str(self._complete(choice)))
+        live = self._by_identity.get(from_triton(to_triton(choice.flat)).identity)
         if live is None:
             raise UnfitError("it equals no live config, and those have different pre_hooks")
         return live.pre_hook
-
-    def _complete(self, choice: Choice) -> Choice:
-        """The choice in the spelling of live configs: knobs in their order, all options given."""
-        order = next(iter(self.live)).flat
-        flat = {**from_triton(to_triton(choice.flat)).flat}
-        return Choice({**{k: flat[k] for k in order if k in flat}, **flat})
 
 
 def _is_config(value: Any) -> bool:

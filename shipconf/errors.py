@@ -13,6 +13,7 @@ Subjects are attributes, and every error pickles with them.
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
@@ -122,4 +123,16 @@ def warn_once(subject: Hashable, cause: Hashable, message: str) -> None:
         if (subject, cause) in _warned:
             return
         _warned.add((subject, cause))
-    warnings.warn(message, ShipconfWarning, stacklevel=3)
+    warnings.warn(message, ShipconfWarning, stacklevel=_callers_level())
+
+
+def _callers_level() -> int:
+    """The stack level of the first frame that is neither shipconf's nor Triton's."""
+    level, frame = 2, sys._getframe(2)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] in ("shipconf", "triton", "contextlib")

@@ -74,6 +74,7 @@ def lock(
     whom it waits for (`holder()`) after 5. The lock of a killed process is free at once. Raises
     `LockTimeout`.
     """
+    timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
     deadline = time.monotonic() + timeout_s
     inside = _thread_lock(name, os.getpid())
     if not inside.acquire(timeout=timeout_s):
@@ -115,6 +116,7 @@ def _acquire(path: Path, deadline: float, timeout_s: float, holder: Callable[[],
                 file_lock.acquire(timeout=step, poll_interval=POLL_S)
                 return file_lock
             except filelock.Timeout:
+                _check_flock(path)
                 if time.monotonic() >= deadline:
                     raise _timeout(path, holder(), timeout_s) from None
             log.warning("waiting for %s, which holds %s", holder() or "another process", path)
@@ -123,6 +125,16 @@ def _acquire(path: Path, deadline: float, timeout_s: float, holder: Callable[[],
         raise
     except (OSError, NotImplementedError) as error:
         raise _Unavailable(f"{path}: {error}") from error
+
+
+def _check_flock(path: Path) -> None:
+    """Raise the error of a file system without locks: filelock 3 takes it for another holder."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    with path.open("rb") as file, suppress(BlockingIOError, PermissionError):  # it is held
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def _options() -> dict[str, Any]:

@@ -59,8 +59,8 @@ class Flight:
             if fallback is not None:
                 self.warn_of_failure(timeout)
                 return fallback
-            self.warn_of_failure(timeout, "tuned without the lock")
-            return self._tune_alone(request, None, force, exact)
+            self.warn_of_failure(timeout, "a config tuned without the lock")
+            return self._measure(request, None, force)
 
     def _tune_alone(
         self, request: Request, journal_path: Path | None, force: bool, exact: bool
@@ -71,11 +71,15 @@ class Flight:
             found = self.resolver.near(query)
             if found is not None and (not exact or found.match.rule == "exact"):
                 return found  # another process tuned while this one waited
+        with self._quiet_gpu(query):
+            return self._measure(request, journal_path, force)
+
+    def _measure(self, request: Request, journal_path: Path | None, force: bool) -> Remembered:
+        query = request.query
         plan = self._plan(request, journal.Journal(journal_path, query.key.nearest))
         if len(plan.candidates) == 1:
             return by_default(plan.candidates[0])
-        with self._quiet_gpu(query):
-            outcome = tuner.tune(plan)
+        outcome = tuner.tune(plan)
         self._publish(plan, outcome, request)
         record = provenance.record(
             plan, outcome, query.key.nearest, self.resolver.subject.fingerprint,
@@ -87,7 +91,7 @@ class Flight:
         if path is not None:
             plan.journal.close()
         winner = outcome.winner
-        match = Match(winner.flat, "tuned", "exact", record=record, path=path)
+        match = Match(dict(winner.flat), "tuned", "exact", record=record, path=path)
         return Remembered(winner.flat, winner.pre_hook, match)
 
     # --- what to measure ----------------------------------------------------------------------
@@ -130,7 +134,7 @@ class Flight:
 
         candidates = self.candidates(request)
         default = self.resolver.default(query)
-        same = [c for c in candidates if default is not None and str(c) == str(default)]
+        same = [c for c in candidates if default is not None and c.identity == default.identity]
         return tuner.Plan(
             kernel=kernel.name, key=str(query.key), device=query.device, candidates=candidates,
             default=same[0] if same else None, launch=launch, jit=_innermost(kernel.fn),

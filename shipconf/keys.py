@@ -92,8 +92,10 @@ def canonical(value: Any) -> Value:
         return operator.index(value)
     except TypeError:
         pass
-    if hasattr(value, "dtype") and hasattr(value, "item") and not hasattr(value, "data_ptr"):
-        return canonical(value.item())  # a NumPy scalar
+    numpy_scalar = hasattr(value, "item") and getattr(value, "shape", None) == ()
+    if numpy_scalar and not hasattr(value, "data_ptr"):
+        plain = value.item()  # stays what it is where Python has no type for it
+        return Opaque(value) if type(plain) is type(value) else canonical(plain)
     return Opaque(value)
 
 
@@ -103,7 +105,7 @@ def _text_or_opaque(value: bool | str | None) -> Value:
             value.encode()
         except UnicodeEncodeError:  # a lone surrogate has no UTF-8
             return Opaque(value)
-        return str(value)
+        return str.__str__(value)  # of an enum the value, not its name
     return value
 
 
@@ -188,6 +190,17 @@ def cut(text: str, limit: int = 200) -> str:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return f"{text[: limit - 17]}-{digest}"
+
+
+def folder_name(name: str) -> str:
+    """A kernel's name as the name of a folder.
+
+    >>> folder_name("Attention.<locals>.forward"), folder_name("..")
+    ('Attention.%3Clocals%3E.forward', '%2E%2E')
+    """
+    if name in (".", ".."):  # the two names that lead elsewhere
+        return name.replace(".", "%2E")
+    return cut(escape(name, keep="_"))
 
 
 def distance(asked: Mapping[str, int], tuned: Mapping[str, int]) -> float:
@@ -317,7 +330,7 @@ class Binder:
 def dtype_mark(value: Any) -> str | list[str] | None:
     """The dtype's name of a tensor or a tensor descriptor, "none" for None, None for the rest.
 
-    A tuple that holds a tensor gives a list of its members' marks.
+    A tuple that holds a tensor gives a list of its members' marks, those of tuples inside too.
     """
     if value is None:
         return "none"
@@ -327,8 +340,9 @@ def dtype_mark(value: Any) -> str | list[str] | None:
     if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
         return dtype_name(value.dtype)
     if isinstance(value, tuple):
-        marks = [dtype_mark(item) for item in value]
-        names = [mark for mark in marks if isinstance(mark, str)]
+        names: list[str] = []
+        for mark in map(dtype_mark, value):
+            names += mark if isinstance(mark, list) else [mark] if mark else []
         return names if any(name != "none" for name in names) else None
     return None
 

@@ -104,7 +104,7 @@ class Lookup:
         except UnfitError as error:
             raise ValueError(f"override of {self.resolver.subject.name}: {error}") from error
         hook = choice.pre_hook or accepted.pre_hook
-        return Remembered(accepted.flat, hook, Match(accepted.flat, "override", "exact"))
+        return Remembered(accepted.flat, hook, Match(dict(accepted.flat), "override", "exact"))
 
 
 def is_mock(named: Mapping[str, Any]) -> bool:

@@ -27,17 +27,23 @@ class _Missing:
 _MISSING = _Missing()
 
 
+def _not_started(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("only what the memory holds can start a launch")
+
+
 @dataclass(frozen=True)
 class Remembered:
     """What a launch needs: the knobs, the config's own hook, and the match they came from.
 
     `policy` is None where the match serves under every policy, else the only one it serves.
+    `start` launches the kernel with the knobs, after the hook.
     """
 
     flat: dict[str, Any]
     pre_hook: Callable[[dict[str, Any]], Any] | None
     match: Any
     policy: int | None = None
+    start: Callable[..., Any] = _not_started
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .errors import ConfigFileError
 from .keys import Dtype, Value, from_json, to_json
 
 SCHEMA = 1
+DEEPEST = 100  # levels of nesting
 # The launch options of `triton.Config`, in the order a record holds them.
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 
@@ -28,7 +29,7 @@ class Device:
 
     `backend` is cuda, hip, xpu or interpreter; `name` is the driver's; `arch` such as sm_90 or
     gfx942; `multiprocessors` a count; `shared_memory` the bytes a block may opt in to. In a
-    file's device, what is empty or 0 agrees with anything.
+    file's device, what is empty or 0 agrees with anything. `extra` holds fields of newer versions.
     """
 
     backend: str = ""
@@ -36,6 +37,7 @@ class Device:
     arch: str = ""
     multiprocessors: int = 0
     shared_memory: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def serves(self, device: Device, *, alias: str | None = None) -> bool:
         """Whether what was tuned on this device serves the other one.
@@ -119,7 +121,7 @@ def parse_json(data: bytes, path: object) -> Any:
     Raises `ConfigFileError` for anything else.
     """
     try:
-        return json.loads(
+        document = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_no_doubles,
             parse_constant=_no_constant,
@@ -131,6 +133,22 @@ def parse_json(data: bytes, path: object) -> Any:
         raise ConfigFileError(path, [("", "nested too deeply")]) from error
     except ValueError as error:
         raise ConfigFileError(path, [("", f"not strict JSON: {error}")]) from error
+    if _deeper_than(DEEPEST, document):
+        raise ConfigFileError(path, [("", "nested too deeply")])
+    return document
+
+
+def _deeper_than(limit: int, document: Any) -> bool:
+    # What is just shallow enough to be read could be too deep to be written again.
+    level = [document]
+    for _ in range(limit):
+        level = [
+            part
+            for whole in level
+            if isinstance(whole, (dict, list))
+            for part in (whole.values() if isinstance(whole, dict) else whole)
+        ]
+    return bool(level)
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -237,6 +255,9 @@ def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
     )
 
 
+_DEVICE_FIELDS = ("backend", "name", "arch", "multiprocessors", "shared_memory")
+
+
 def _read_device(reader: _Reader, document: dict[str, Any]) -> Device:
     return Device(
         backend=reader.get(document, "backend", str, "device", ""),
@@ -244,6 +265,7 @@ def _read_device(reader: _Reader, document: dict[str, Any]) -> Device:
         arch=reader.get(document, "arch", str, "device", ""),
         multiprocessors=reader.get(document, "multiprocessors", int, "device", 0),
         shared_memory=reader.get(document, "shared_memory", int, "device", 0),
+        extra={name: value for name, value in document.items() if name not in _DEVICE_FIELDS},
     )
 
 
@@ -294,6 +316,10 @@ def _read_record(reader: _Reader, document: Any, nearest: tuple[str, ...], where
     return Record(at=at, config=config, extra=extra, **fields)
 
 
+# What `to_json` makes of knobs that JSON has no type for; only a live config can tell the last.
+_FORMS = (["dtype"], ["tuple"], ["opaque"])
+
+
 def option_faults(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """What is wrong with the launch options and the forms of the knobs, by name.
 
@@ -307,7 +333,7 @@ def option_faults(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         "maxnreg": ("null or an integer from 1 to 255", {None, *range(1, 256)}),
     }
     for name, value in config.items():
-        if isinstance(value, (dict, list)):
+        if isinstance(value, list) or (isinstance(value, dict) and list(value) not in _FORMS):
             yield name, "must be a single value"
         elif name in allowed:
             words, values = allowed[name]
@@ -337,8 +363,9 @@ def dump(file: ConfigFile) -> bytes:
 
 
 def _device_document(device: Device) -> dict[str, Any]:
-    fields = dataclasses.asdict(device)
-    return {name: value for name, value in fields.items() if value != "" or name == "name"}
+    fields = {name: getattr(device, name) for name in _DEVICE_FIELDS}
+    given = {name: value for name, value in fields.items() if value != "" or name == "name"}
+    return {**given, **device.extra}
 
 
 def _record_text(record: Record, nearest: tuple[str, ...]) -> str:

@@ -170,8 +170,9 @@ class Resolver:
                 yield distance, found, choice
 
     def incumbent(self, query: Query) -> Choice | None:
-        """The best stored choice, however far."""
-        return next((choice for _, _, choice in self._stored(query)), None)
+        """The choice stored for this very point, which a new tuning would replace."""
+        distance, _, choice = next(self._stored(query), (TIE + 1, None, None))
+        return choice if distance <= TIE else None
 
     def _remember(self, query: Query, distance: float, found: Found, choice: Choice) -> Remembered:
         name = self.subject.name
@@ -185,7 +186,7 @@ class Resolver:
             log.info("%s on %s borrows the records of %s", name, query.device.name, found.path)
         exact = distance <= TIE
         match = Match(
-            config=choice.flat, source=found.source, rule="exact" if exact else "nearest",
+            config=dict(choice.flat), source=found.source, rule="exact" if exact else "nearest",
             distance=0.0 if exact else distance, record=found.record, path=found.path,
         )  # fmt: skip
         return Remembered(choice.flat, choice.pre_hook, match)
@@ -218,7 +219,7 @@ class Resolver:
 
     def mark_bad(self, device: Device, choice: Choice, error: Exception, origin: object) -> None:
         """Do not use the config on the device again in this process."""
-        self._bad.add((device, str(choice)))
+        self._bad.add((device, choice.identity))
         first = (str(error).splitlines() or [""])[0]
         warn_once(
             self.subject.name, ("failed", device, str(choice)),
@@ -227,9 +228,9 @@ class Resolver:
         )  # fmt: skip
 
     def is_bad(self, device: Device, choice: Choice) -> bool:
-        return (device, str(choice)) in self._bad
+        return (device, choice.identity) in self._bad
 
 
 def by_default(choice: Choice) -> Remembered:
     """A choice that comes from no record."""
-    return Remembered(choice.flat, choice.pre_hook, Match(choice.flat, "default", "default"))
+    return Remembered(choice.flat, choice.pre_hook, Match(dict(choice.flat), "default", "default"))

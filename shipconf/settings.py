@@ -23,6 +23,7 @@ class Policy(IntEnum):
     STRICT = 2
 
 
+_NO_HOME = "no home directory for this user: set SHIPCONF_CACHE_DIR to a folder"
 _OFFLINE_VALUES = {"0": Policy.TUNE, "1": Policy.OFFLINE, "strict": Policy.STRICT}
 
 # Entered `offline` blocks. The process shares them: autograd launches backward kernels on
@@ -71,21 +72,25 @@ def cache_dir() -> Path:
     On Linux the latter is `$XDG_CACHE_HOME/shipconf` or `~/.cache/shipconf`. Raises
     `RuntimeError` where no home directory can be told (no HOME and no entry for the user id).
     """
-    if text := os.environ.get("SHIPCONF_CACHE_DIR"):
-        return Path(text).expanduser().absolute()
-    import platformdirs
+    text = os.environ.get("SHIPCONF_CACHE_DIR")
+    try:
+        if text:
+            return Path(text).expanduser().absolute()
+        import platformdirs
 
-    folder = platformdirs.user_cache_path("shipconf")
+        folder = platformdirs.user_cache_path("shipconf")
+    except RuntimeError as error:
+        raise RuntimeError(_NO_HOME) from error
     if not folder.is_absolute():
         # `~` that nobody could expand: a store below the working directory would surprise.
-        raise RuntimeError("no home directory for this user: set SHIPCONF_CACHE_DIR")
+        raise RuntimeError(_NO_HOME)
     return folder
 
 
 def config_path() -> list[Path]:
     """The folders of `SHIPCONF_CONFIG_PATH`, separated as PATH is (`:` on Linux)."""
     text = os.environ.get("SHIPCONF_CONFIG_PATH") or ""
-    return [Path(part).expanduser().absolute() for part in text.split(os.pathsep) if part]
+    return [_path("SHIPCONF_CONFIG_PATH", part) for part in text.split(os.pathsep) if part]
 
 
 def lock_timeout_s() -> float:
@@ -108,4 +113,11 @@ def device_name() -> str | None:
 def misses_path() -> Path | None:
     """The file that every miss is appended to, one JSON line each: `SHIPCONF_MISSES`."""
     text = os.environ.get("SHIPCONF_MISSES")
-    return Path(text).expanduser().absolute() if text else None
+    return _path("SHIPCONF_MISSES", text) if text else None
+
+
+def _path(variable: str, text: str) -> Path:
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError as error:  # `~`, and no home directory
+        raise ValueError(f"{variable} has {text!r}: allowed are paths, and ~ only where it is a folder") from error

@@ -1,0 +1,203 @@
+"""The first launch of a fresh process, by where its config comes from; and the cost of importing.
+
+    python benchmarks/cold_start.py [--m 1024 --n 4096 --k 4096] [--rounds 7]
+
+Each measurement is a process of its own, in turn over several rounds: the time from just before
+the first launch to its synchronisation, with tensors allocated, the GPU's context awake, and
+everything compiled before (Triton's compile cache is warm, shared, and temporary). Without a GPU
+only the cost of importing is measured, and the exit code is 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from report import print_versions, require_gpu, table
+
+WAYS = {
+    "source": "config written in the source",
+    "package": "shipconf, records in the package",
+    "user": "shipconf, user store",
+    "autotune": "triton.autotune (tunes)",
+    "autotune-cached": "triton.autotune(cache_results=True), warm",
+}
+
+IMPORTS = {
+    "import triton": "import triton",
+    "then import shipconf": "import shipconf",
+    "then shipconf.shipped_autotune": "import shipconf; shipconf.shipped_autotune",
+}
+
+# --- in the parent ----------------------------------------------------------------------------
+
+
+@dataclass
+class Times:
+    """Milliseconds of one way to launch, and where shipconf's config came from."""
+
+    ms: list[float] = field(default_factory=list)
+    sources: set[str] = field(default_factory=set)
+
+
+def main() -> None:
+    """Measure and print both tables."""
+    options = _options()
+    if options.child:
+        print(json.dumps(first_launch(options)))
+        return
+    print_versions()
+    print_imports()
+    require_gpu()
+    with tempfile.TemporaryDirectory() as folder:
+        times = measure(options, Path(folder))
+    print_times(options, times)
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Times]:
+    """Tune once, run every way once to warm the caches, then measure in turn."""
+    print("tuning once for all …", flush=True)
+    config = _child(options, "tune", folder)["config"]
+    for way in WAYS:
+        print(f"warming the caches of: {WAYS[way]}", flush=True)
+        _child(options, way, folder, config)
+    times = {way: Times() for way in WAYS}
+    for index in range(options.rounds):
+        print(f"round {index + 1} of {options.rounds}", flush=True)
+        for way in WAYS:
+            if way == "autotune" and index >= options.autotune_rounds:
+                continue
+            result = _child(options, way, folder, config)
+            times[way].ms.append(result["ms"])
+            times[way].sources.add(result.get("source", ""))
+    return times
+
+
+def _child(
+    options: argparse.Namespace, way: str, folder: Path, config: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """What `first_launch` returns for `way` in a fresh process."""
+    shape = [f"--{name}={getattr(options, name)}" for name in ("m", "n", "k")]
+    command = [sys.executable, __file__, "--child", way, "--config", json.dumps(config), *shape]
+    dropped = ("SHIPCONF_", "TRITON_CACHE_AUTOTUNING", "TRITON_PRINT_AUTOTUNING")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    store = "user" if way in ("tune", "user") else "empty"
+    added = {
+        "SHIPCONF_CACHE_DIR": str(folder / store),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+        # A package without the records must not tune here: it is measured with what it has.
+        "SHIPCONF_OFFLINE": "1" if way == "package" else "0",
+    }
+    result = subprocess.run(
+        command, env={**kept, **added}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    answer: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return answer
+
+
+def print_times(options: argparse.Namespace, times: dict[str, Times]) -> None:
+    """The table of first launches."""
+    print(f"\nfirst launch of a process, gemm M={options.m} N={options.n} K={options.k} float16\n")
+    source = median(times["source"].ms)
+    rows = []
+    for way, found in times.items():
+        ms = median(found.ms)
+        rows.append([WAYS[way], f"{ms:.1f}", f"{ms - source:+.1f}", str(len(found.ms))])
+    print(table(["the config comes from", "ms", "more than (a)", "runs"], _lettered(rows)))
+    for way in ("package", "user"):
+        others = times[way].sources - {way}
+        if others:
+            print(f"\nNOT as named: “{WAYS[way]}” found its config here: {', '.join(others)}")
+
+
+def _lettered(rows: list[list[str]]) -> list[list[str]]:
+    return [[f"({'abcde'[index]}) {row[0]}", *row[1:]] for index, row in enumerate(rows)]
+
+
+def print_imports() -> None:
+    """The table of imports: each after the one above it, median of 10 processes."""
+    program = "import json, time; times = []\n"
+    for statement in IMPORTS.values():
+        program += f"start = time.perf_counter()\n{statement}\n"
+        program += "times.append(time.perf_counter() - start)\n"
+    program += "print(json.dumps(times))"
+    runs = []
+    for _ in range(10):
+        result = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
+        )
+        runs.append(json.loads(result.stdout))
+    medians = [median(column) * 1e3 for column in zip(*runs, strict=True)]
+    rows = [[name, f"{ms:.1f}"] for name, ms in zip(IMPORTS, medians, strict=True)]
+    print("\n" + table(["import", "ms"], rows) + "\n", flush=True)
+
+
+# --- in a child -------------------------------------------------------------------------------
+
+
+def first_launch(options: argparse.Namespace) -> dict[str, Any]:
+    """Launch once in the way asked for: {"ms": …, "source": …}, or {"config": …} for `tune`."""
+    import torch
+    from shipconf_gemm.kernel import gemm_kernel, workload
+
+    sizes = {"M": options.m, "N": options.n, "K": options.k}
+    if options.child == "tune":
+        # By force: also where the package ships records, the user store is to have one.
+        record = gemm_kernel.tune(**sizes, dtypes=torch.float16, force=True)
+        return {"config": dict(record.config)}
+    built = workload(**sizes, dtypes=torch.float16)
+    launch = _way(options.child, json.loads(options.config))
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    launch(built.grid, built.args)
+    torch.cuda.synchronize()
+    result: dict[str, Any] = {"ms": (time.perf_counter() - start) * 1e3}
+    if options.child in ("package", "user"):
+        match = gemm_kernel.resolve(*built.args)
+        result["source"] = match.source if match else "nothing"
+    return result
+
+
+def _way(way: str, config: dict[str, Any]) -> Callable[[Any, Any], Any]:
+    import triton
+    from shipconf_gemm.kernel import gemm_kernel, prune
+
+    fn = gemm_kernel.fn
+    if way == "source":
+        return lambda grid, args: fn[grid](*args, **config)
+    if way in ("package", "user"):
+        return lambda grid, args: gemm_kernel[grid](*args)
+    autotuned = triton.autotune(
+        configs=gemm_kernel.configs,
+        key=["M", "N", "K"],
+        prune_configs_by={"early_config_prune": prune},
+        cache_results=way == "autotune-cached",
+    )(fn)
+    return lambda grid, args: autotuned[grid](*args)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for name, size in {"m": 1024, "n": 4096, "k": 4096}.items():
+        parser.add_argument(f"--{name}", type=int, default=size, help=str(size))
+    parser.add_argument("--rounds", type=int, default=7, help="processes of each way (7)")
+    parser.add_argument(
+        "--autotune-rounds", type=int, default=2, help="processes that tune with Triton (2)"
+    )
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--config", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
