@@ -48,13 +48,15 @@ class Bench:
     """How to time: `short` for a first pass over all candidates, `full` for the finalists.
 
     They are the same function where one pass is all there is. `rigor` is what a record says of
-    a full measurement; `ignores_options` whether launch options cannot change a time.
+    a full measurement; `ignores_options` whether launch options cannot change a time; `warm_up`
+    runs a kernel until the device's clock is up.
     """
 
     short: Callable[[Callable[[], Any]], Timing]
     full: Callable[[Callable[[], Any]], Timing]
     rigor: str
     ignores_options: bool = False
+    warm_up: Callable[[Callable[[], Any]], Any] | None = None
 
     @property
     def single_pass(self) -> bool:
@@ -105,7 +107,8 @@ def of_gpu(warmup: int | None, rep: int | None, use_cuda_graph: bool) -> Bench:
 
     full_warmup, full_rep = warmup or 25, rep or 100
     return Bench(
-        short=lambda fn: measure(fn, min(5, full_warmup), min(15, full_rep)),
+        short=lambda fn: measure(fn, min(5, full_warmup), min(20, full_rep)),
         full=lambda fn: measure(fn, full_warmup, full_rep),
         rigor="full",
+        warm_up=lambda fn: measure(fn, 300, 1),
     )

@@ -13,7 +13,7 @@ from .configs import config_text
 from .errors import ConfigFileError, OfflineError
 from .keys import Key, distance, dtypes_serve, dtypes_text, to_json, typed
 from .records import ConfigFile, Device, parse
-from .stores import Shelf, file_name, places
+from .stores import ALIASES, Shelf, file_name, places
 from .subject import Subject
 
 if TYPE_CHECKING:
@@ -56,23 +56,28 @@ def shipped_files(subject: Subject) -> list[str]:
         names = os.listdir(subject.package) if subject.package is not None else []
     except OSError:
         return []
-    return sorted(name for name in names if name.endswith(".json"))
+    return sorted(name for name in names if name.endswith(".json") and name != ALIASES)
 
 
 def miss(subject: Subject, key: Key, device: Device, exists: list[str]) -> str:
     """The warning for a kernel that ships records of which none fits."""
-    more = f" and {len(exists) - MOST} more" if len(exists) > MOST else ""
-    return (
-        f"no shipped record of {subject.name} fits {device} and {key}. Looked for "
-        f"{wanted_file(subject, key, device)}; that folder has {', '.join(exists[:MOST])}{more}. "
-        f"To fill it: {command(subject, key)}"
+    return f"no shipped record of {subject.name} fits {device} and {key}. " + _cure(
+        subject, key, device, exists
     )
 
 
 def default_used(subject: Subject, key: Key, device: Device) -> str:
     return (
         f"no stored record of {subject.name} fits {device} and {key}; its default config is used. "
-        f"Looked for {wanted_file(subject, key, device)}. To fill it: {command(subject, key)}"
+        + _cure(subject, key, device, shipped_files(subject))
+    )
+
+
+def _cure(subject: Subject, key: Key, device: Device, exists: list[str]) -> str:
+    more = f" and {len(exists) - MOST} more" if len(exists) > MOST else ""
+    has = f"; that folder has {', '.join(exists[:MOST])}{more}" if exists else ""
+    return (
+        f"Looked for {wanted_file(subject, key, device)}{has}. To fill it: {command(subject, key)}"
     )
 
 

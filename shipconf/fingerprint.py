@@ -12,6 +12,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import linecache
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -36,17 +37,30 @@ def _describe(function: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
     definition = _definition(function)
     yield "".join(_walk(definition))
     yield f"noinline={_noinline(definition)}"
+    definition.decorator_list = []  # nor do the names in them count
     scope = _scope(function)
     for path in _free_names(definition):
         value = _resolve(path, scope)
         called = _jit_function(value)
         if called is not None:
-            if called not in seen and not called.__module__.startswith("triton."):
+            if called not in seen and not str(called.__module__).startswith("triton."):
                 seen.add(called)
                 yield f"calls {'.'.join(path)}"
                 yield from _describe(called, seen)
-        elif len(path) == 1 and path[0] in scope and not isinstance(value, ModuleType):
-            yield f"global {path[0]}={_literal(function.__module__, path[0])}"
+        elif path[0] in scope and not isinstance(value, ModuleType):
+            yield from _global(function, path, scope)
+
+
+def _global(function: FunctionType, path: tuple[str, ...], scope: dict[str, Any]) -> Iterator[str]:
+    """A global that the function reads, by itself or as a constant of a module."""
+    filename = function.__code__.co_filename
+    package = function.__globals__.get("__package__") or ""
+    if len(path) > 1:
+        module = _resolve(path[:-1], scope)
+        if not isinstance(module, ModuleType) or module.__name__.partition(".")[0] == "triton":
+            return
+        filename, package = getattr(module, "__file__", None) or "", _package(module)
+    yield f"global {'.'.join(path)}={_literal(filename, package, path[-1])}"
 
 
 def _definition(function: FunctionType) -> ast.FunctionDef:
@@ -127,41 +141,54 @@ def _jit_function(value: Any) -> FunctionType | None:
     return None
 
 
-def _literal(module_name: str, name: str) -> str:
-    """The literal that the module's source assigns to the name, as text, or "" for others."""
+def _literal(filename: str, package: str, name: str) -> str:
+    """The literal that a source file assigns to the name, as text, or "" for other names."""
     for _ in range(8):  # follows `from … import name`, and ends on an import cycle
-        module = sys.modules.get(module_name)
-        assigned = _assignments(module).get(name) if module is not None else None
-        if not isinstance(assigned, tuple):
-            return assigned or ""
+        assigned = _assignments(filename, package).get(name, "")
+        if isinstance(assigned, str):
+            return assigned
         module_name, name = assigned
+        module = sys.modules.get(module_name)
+        filename, package = getattr(module, "__file__", None) or "", _package(module)
     return ""
 
 
+def _package(module: Any) -> str:
+    return getattr(module, "__package__", None) or ""
+
+
 @functools.cache
-def _assignments(module: ModuleType) -> dict[str, str | tuple[str, str]]:
-    """The top-level names of a module: a literal's text, or where the name is imported from."""
+def _assignments(filename: str, package: str) -> dict[str, str | tuple[str, str]]:
+    """The top-level names of a source file: a literal's text, or where it is imported from."""
     try:
-        tree = ast.parse(inspect.getsource(module))
-    except (OSError, TypeError, SyntaxError):
+        tree = ast.parse("".join(linecache.getlines(filename)))
+    except SyntaxError:
         return {}
     found: dict[str, str | tuple[str, str]] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
-            origin = _origin(module, node)
+            origin = _origin(package, node)
             found.update({a.asname or a.name: (origin, a.name) for a in node.names})
         elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            text = _literal_text(node.value)
-            found.update({t.id: text for t in targets if isinstance(t, ast.Name)})
+            for target in targets:
+                found.update(_literals(target, node.value))
     return found
 
 
-def _origin(module: ModuleType, node: ast.ImportFrom) -> str:
+def _literals(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, str]]:
+    if isinstance(target, ast.Name):
+        yield target.id, _literal_text(value)
+    elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
+        for part, part_value in zip(target.elts, value.elts):
+            yield from _literals(part, part_value)
+
+
+def _origin(package: str, node: ast.ImportFrom) -> str:
     if not node.level:
         return node.module or ""
-    package = (module.__package__ or "").split(".")
-    base = package[: len(package) - node.level + 1]
+    parts = package.split(".")
+    base = parts[: len(parts) - node.level + 1]
     return ".".join([*base, *([node.module] if node.module else [])])
 
 

@@ -39,9 +39,9 @@ class Flight:
     def tune(self, request: Request, *, force: bool = False, exact: bool = False) -> Remembered:
         """Tune for the request's key unless another did meanwhile, and keep the record.
 
-        With `exact`, a record that is merely near does not do. Raises `TuningError`,
-        `tuner.OutOfMemory`, and `LockTimeout` where another tuner holds the key and nothing
-        else can launch.
+        With `exact`, only a record of the very point will do, and `LockTimeout` is raised where
+        another tuner holds the key; a launch takes something else then. Raises `TuningError` and
+        `tuner.OutOfMemory`.
         """
         query, subject = request.query, self.resolver.subject
         path = self._lock_path(query)
@@ -51,10 +51,12 @@ class Flight:
             with files.lock(
                 name, path, settings.lock_timeout_s(), lambda: journal.holder(journal_path)
             ) as why:
-                if why and query.key.storable:
+                if why and path is not None:  # without a path, the reading of the stores warned
                     self._warn_memory_only(why)
                 return self._tune_alone(request, None if why else journal_path, force, exact)
         except LockTimeout as timeout:
+            if exact:
+                raise
             fallback = self.resolver.last_resort(query, settings.policy())
             if fallback is not None:
                 self.warn_of_failure(timeout)
@@ -177,8 +179,10 @@ class Flight:
         else:
             try:
                 path = stores.put(self.resolver.subject, query.key, query.device, record)
-            except (OSError, RuntimeError) as error:
+            except OSError as error:
                 self._warn_memory_only(str(error))
+            except RuntimeError:  # no home directory, as the reading of the stores warned
+                pass
         self.resolver.add(query.key, query.device, record, path)
         return path
 

@@ -1,7 +1,7 @@
 """The journal of a tuning: each event a line of JSON beside the record, so nothing is lost.
 
 A process that dies leaves its measurements to the next one, and the name of the candidate that
-ran when it died. The journal is removed once the record is written.
+ran when it died. A point's events are removed once its record is written.
 """
 
 from __future__ import annotations
@@ -52,16 +52,24 @@ class Journal:
         self._append("failed", candidate=candidate, reason=reason, fatal=fatal)
 
     def close(self) -> None:
-        """Forget everything: the record is written."""
-        if self.path is not None:
-            with suppress(OSError):
+        """Forget the point: its record is written. Other points of the file keep their events."""
+        if self.path is None:
+            return
+        others = [json.dumps(event) for event in events(self.path) if event.get("at") != self.at]
+        with suppress(OSError):
+            if others:
+                files.replace(self.path, "".join(f"{line}\n" for line in others).encode())
+            else:
                 self.path.unlink()
 
     def _append(self, event: str, **subjects: Any) -> None:
         if self.path is None:
             return
+        line = json.dumps({"event": event, "at": self.at, **subjects})
+        if event == "start":  # a killed process may have left half a line
+            line = f"\n{line}"
         try:
-            files.append(self.path, json.dumps({"event": event, "at": self.at, **subjects}))
+            files.append(self.path, line)
         except OSError as error:
             log.info("no journal: %s", error)
             self.path = None

@@ -17,8 +17,8 @@ from . import explain, settings
 from .configs import Choice, Knobs, from_triton, to_triton
 from .fingerprint import plain_function
 from .flight import Flight
-from .keys import AskedDtypes, Binder, Dtype, Entry, dtype_name
-from .lookup import Lookup, config_failed
+from .keys import AskedDtypes, Binder, Dtype, Entry, dtype_name, dtypes_text
+from .lookup import Lookup, config_failed, is_mock
 from .memory import Memory, Remembered
 from .records import Device, Record
 from .resolver import Match, Query, Request, Resolver
@@ -120,6 +120,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         try:
             return known.start(*args, grid=grid, warmup=warmup, **kwargs)
         except Exception as error:
+            if isinstance(error, TypeError):
+                self._request(args, kwargs)  # raises where the launch passes a knob by position
             if not config_failed(error, known):
                 raise
             first_error = error
@@ -196,7 +198,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     # --- what a launch uses -------------------------------------------------------------------
 
     def _find(self, request: Request, error: Exception | None) -> Remembered | list[Choice]:
-        """What to launch with, remembered unless a CUDA graph is being captured."""
+        """What to launch with. It is remembered, but not where the next launch may tune: after a
+        capture of a CUDA graph, a warmup, a launch on tensors without data."""
         if self._overrides:
             return self._overridden(request.query)
         memory = self._memory_for(request)
@@ -207,7 +210,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         found = self._lookup.find(request, error)
         if isinstance(found, Remembered):
             self._latest = found
-            if not devices.capturing():
+            passing = request.warmup or is_mock(request.query.named) or devices.capturing()
+            if not passing:
                 self._remember(memory, key, found)
         return found
 
@@ -260,7 +264,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         known = memory.launches.get(memory.key(*args, **kwargs))
         if known is not None and known.policy in (None, settings.policy()):
             return self._match(known)
-        found = self._lookup.without_tuning(request.query) or self._lookup.sole(request)
+        found = self._lookup.without_tuning(request.query, lambda: self._lookup.sole(request))
         return self._match(found)
 
     def resolve_for(
@@ -275,7 +279,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         query = self._query_for(dtypes, device, values)
         if self._overrides:
             return self._match(self._overridden(query))
-        return self._match(self._lookup.without_tuning(query) or self._lookup.sole_declared())
+        return self._match(self._lookup.without_tuning(query, self._lookup.sole_declared))
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
         """`resolve` in words: the key, every place looked in, the closest records there and
@@ -374,7 +378,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         launch = self._workload(**plain, dtypes=_torch_dtypes(dtypes))
         request = self._request(tuple(launch.args), dict(launch.kwargs), launch.grid)
         built = request.query.key
-        if (asked.exact, asked.nearest) != (built.exact, built.nearest):
+        same = dtypes_text(asked.dtypes) == dtypes_text(built.dtypes)
+        if not same or (asked.exact, asked.nearest) != (built.exact, built.nearest):
             raise ValueError(f"the workload of {self.name} built {built} when asked for {asked}")
         return request
 

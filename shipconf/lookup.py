@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from . import device as devices
@@ -40,17 +40,19 @@ class Lookup:
         self.resolver.note_miss(query)
         policy = settings.policy()
         why = self._why_not_tune(request, policy)
-        if not why:
+        if not why and not request.warmup:
+            self.resolver.warn_of_miss(query)
             return self._tune(request, policy)
-        fallback = self.resolver.last_resort(query, policy)
-        if fallback is not None:
-            return fallback
+        if why:
+            fallback = self.resolver.last_resort(query, policy, quiet=devices.capturing())
+            if fallback is not None:
+                return fallback
         if error is not None:
             raise error
-        if query.key.zero_sized or (is_mock(query.named) and not request.warmup):
-            return by_default(self.resolver.knobs.live[0])
         if request.warmup:
             return self.flight.candidates(request)
+        if never_tuned_for(query):
+            return by_default(self.resolver.knobs.live[0])
         raise self.resolver.offline_error(query, why)
 
     def _tune(self, request: Request, policy: Policy) -> Remembered:
@@ -70,17 +72,24 @@ class Lookup:
             return f"tuning is forbidden (offline{', strict' if policy is Policy.STRICT else ''})"
         if devices.capturing():
             return self.flight.capture_warning(request)
-        if request.warmup or request.query.key.zero_sized or is_mock(request.query.named):
-            return "a warmup, a mock launch or one of size zero is not tuned for"
+        if never_tuned_for(request.query) and not request.warmup:
+            return "a mock launch or one of size zero is not tuned for"
         return ""
 
-    def without_tuning(self, query: Query) -> Remembered | None:
-        """What a launch would use, or None where it would tune or fail."""
+    def without_tuning(
+        self, query: Query, sole: Callable[[], Remembered | None]
+    ) -> Remembered | None:
+        """What a launch would use, or None where it would tune or fail.
+
+        `sole` finds the only candidate, if there is only one.
+        """
+        found = self.resolver.near(query) or sole()
+        if found is not None:
+            return found
         policy = settings.policy()
-        found = self.resolver.near(query)
-        if found is None and (policy is not Policy.TUNE or query.key.zero_sized):
+        if policy is not Policy.TUNE or devices.capturing() or never_tuned_for(query):
             found = self.resolver.last_resort(query, policy)
-        if found is None and query.key.zero_sized:
+        if found is None and never_tuned_for(query):
             found = by_default(self.resolver.knobs.live[0])
         return found
 
@@ -105,6 +114,11 @@ class Lookup:
             raise ValueError(f"override of {self.resolver.subject.name}: {error}") from error
         hook = choice.pre_hook or accepted.pre_hook
         return Remembered(accepted.flat, hook, Match(dict(accepted.flat), "override", "exact"))
+
+
+def never_tuned_for(query: Query) -> bool:
+    """Whether a launch has nothing to measure: a size of zero, or tensors without data."""
+    return query.key.zero_sized or is_mock(query.named)
 
 
 def is_mock(named: Mapping[str, Any]) -> bool:

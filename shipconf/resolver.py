@@ -120,16 +120,22 @@ class Resolver:
                 return self._remember(query, distance, found, choice)
         return None
 
-    def last_resort(self, query: Query, policy: Policy) -> Remembered | None:
-        """Where nothing is tuned: the nearest at any distance unless strict, else the default."""
+    def last_resort(
+        self, query: Query, policy: Policy, *, quiet: bool = False
+    ) -> Remembered | None:
+        """Where nothing is tuned: the nearest at any distance unless strict, else the default.
+
+        It is warned of, unless `quiet`: the caller has told already why nothing is tuned.
+        """
         if policy < Policy.STRICT:
             for distance, found, choice in self._stored(query):
-                self._warn_far(query, distance, found)
+                if not quiet:
+                    self._warn_far(query, distance, found)
                 return replace(self._remember(query, distance, found, choice), policy=policy)
         default = self.usable_default(query)
-        if default is not None:
+        if default is not None and not quiet:
             warn_once(
-                self.subject.name, ("default", query.device),
+                self.subject.name, ("miss", query.device),
                 explain.default_used(self.subject, query.key, query.device),
             )  # fmt: skip
         return replace(default, policy=policy) if default else None
@@ -203,8 +209,11 @@ class Resolver:
     # --- misses -------------------------------------------------------------------------------
 
     def note_miss(self, query: Query) -> None:
-        """Tell of the miss once, where the package has records and none fits; note it if asked."""
+        """Note the miss in the file of `SHIPCONF_MISSES`, if that is set."""
         stores.note_miss(self.subject, query.key, query.device)
+
+    def warn_of_miss(self, query: Query) -> None:
+        """Tell, once for a device, that the package has records of which none fits."""
         if exists := explain.shipped_files(self.subject):
             warn_once(
                 self.subject.name, ("miss", query.device),

@@ -119,5 +119,7 @@ def misses_path() -> Path | None:
 def _path(variable: str, text: str) -> Path:
     try:
         return Path(text).expanduser().absolute()
-    except RuntimeError as error:  # `~`, and no home directory
-        raise ValueError(f"{variable} has {text!r}: allowed are paths, and ~ only where it is a folder") from error
+    except RuntimeError as error:
+        raise ValueError(
+            f"{variable} has {text!r}: allowed are paths, with ~ only where there is a home"
+        ) from error

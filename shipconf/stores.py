@@ -27,6 +27,7 @@ from .keys import (
     dtypes_serve,
     dtypes_text,
     escape,
+    folder_name,
     key_text,
     to_json,
     typed,
@@ -70,13 +71,21 @@ class Found:
     borrowed: bool = False
 
     @property
-    def rank(self) -> int:
-        """Its place in store order: lower serves first."""
+    def outdated(self) -> bool:
+        """Whether every current record serves before it: a stale one that ships."""
+        return self.stale and self.source == "package"
+
+    @property
+    def rank(self) -> tuple[int, bool, bool, bool]:
+        """Its place in store order: lower serves first. A borrowed package record comes after
+        the user's own, a record that names no dtypes after one of its place that does."""
         if self.source == "path":
-            return 0
-        if self.source == "package":
-            return 5 if self.stale else 4 if self.borrowed else 2
-        return 1 if self.record.supersedes else 3
+            place = 0
+        elif self.source == "package":
+            place = 4 if self.borrowed else 2
+        else:
+            place = 1 if self.record.supersedes else 3
+        return place, self.stale, self.borrowed, self.dtypes is None
 
 
 @dataclass
@@ -94,30 +103,35 @@ class Shelf:
     def ranked(self, key: Key) -> list[tuple[float, Found]]:
         """The records that serve the key's dtypes with their distance, best first.
 
-        Exact ones come first, in store order. Then the closest; of equally close ones those
-        with the larger tuned values, then in store order. Borrowed and stale records of a
-        package come after all others.
+        Exact ones come first, in store order. Then the closest; of equally close ones those with
+        the larger tuned values, then in store order. Stale records of a package come after all
+        others, in the same order.
         """
         served = [
             (distance(key.nearest, found.record.at), found)
             for found in self.found
             if dtypes_serve(found.dtypes, key.dtypes)
         ]
-        exact = sorted((pair for pair in served if pair[0] <= TIE), key=lambda pair: pair[1].rank)
-        near = sorted(
-            (pair for pair in served if pair[0] > TIE), key=lambda pair: (pair[1].rank > 3, pair[0])
-        )
-        return exact + _untie(near)
+        current = [pair for pair in served if not pair[1].outdated]
+        outdated = [pair for pair in served if pair[1].outdated]
+        return _ordered(current, key) + _ordered(outdated, key)
 
 
-def _untie(near: list[tuple[float, Found]]) -> list[tuple[float, Found]]:
+def _ordered(pairs: list[tuple[float, Found]], key: Key) -> list[tuple[float, Found]]:
+    def larger(found: Found) -> list[int]:
+        return [-found.record.at[name] for name in key.nearest]
+
+    left = sorted(pairs, key=lambda pair: pair[0])
     ordered: list[tuple[float, Found]] = []
-    while near:
-        first, last_resort = near[0][0], near[0][1].rank > 3
-        tied = [p for p in near if p[0] - first <= TIE and (p[1].rank > 3) == last_resort]
-        tied.sort(key=lambda p: ([-value for value in p[1].record.at.values()], p[1].rank))
+    while left:
+        closest = left[0][0]
+        tied = [pair for pair in left if pair[0] - closest <= TIE]
+        if closest <= TIE:  # several can be exact in one store: values below 1 count as 1
+            tied.sort(key=lambda pair: (pair[1].rank, larger(pair[1])))
+        else:
+            tied.sort(key=lambda pair: (larger(pair[1]), pair[1].rank))
         ordered += tied
-        near = near[len(tied) :]
+        left = left[len(tied) :]
     return ordered
 
 
@@ -138,9 +152,10 @@ def file_name(key: Key, device: Device) -> str:
 
 def places(subject: Subject) -> Iterator[Place]:
     """Where records of the kernel may lie, in the order of lookup."""
+    kernel = folder_name(subject.name)
     for folder in settings.config_path():
-        yield Place("path", folder / escape(subject.name, keep="_"), folder)
-        yield Place("path", folder / subject.stem / escape(subject.name, keep="_"), folder)
+        yield Place("path", folder / kernel, folder)
+        yield Place("path", folder / subject.stem / kernel, folder)
     if (package := subject.package) is not None:
         root = package if subject.own_folder else package.parent.parent
         yield Place("package", package, root, flat=subject.own_folder)
@@ -203,10 +218,10 @@ def _may_hold(
     name: str, place: Place, subject: Subject, key: Key, device: Device, alias: str | None
 ) -> bool:
     """Whether a file of that name can be for the key and device, so that it must be opened."""
-    stem = name.removesuffix(".json").partition("~")[0]
     devices = [device.name] if alias is None else [device.name, alias]
-    if place.flat and _flat_fits(stem, key, devices):
+    if place.flat and _flat_fits(name.removesuffix(".json"), key, devices):
         return True
+    stem = name.removesuffix(".json").partition("~")[0]
     start = key_text(key.values.items())
     if len(stem) >= 200:  # cut: only its beginning can tell
         return stem[:183].startswith(start[:183])
@@ -243,8 +258,11 @@ def _read_file(
     try:
         document = _load(path)
         if place.flat and isinstance(document, dict) and "schema" not in document:
+            borrowed = not _flat_fits(path.stem, key, [device.name])
+            if borrowed and (alias is None or not _flat_fits(path.stem, key, [alias])):
+                shelf.skipped.append((path, "its name is not just the key and the device"))
+                return
             for record in from_flat(document, path, subject.nearest_names):
-                borrowed = _flat_fits(path.stem, key, [alias or ""])
                 shelf.found.append(Found(record, place.source, path, None, borrowed=borrowed))
             return
         file = from_document(document, path)

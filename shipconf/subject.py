@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FunctionType
 
 from .fingerprint import fingerprint
-from .keys import Binder, escape
+from .keys import Binder, folder_name
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,10 @@ def subject_of(
     module = function.__module__
     digest = fingerprint(function)
     key_names, nearest_names = tuple(binder.key_entries), tuple(binder.nearest_entries)
-    folder_name = escape(name, keep="_")
     # Two versions of a package share a user store without fighting over one folder.
     identity = [digest, key_names, nearest_names, module if digest is None else None]
     digits = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-    folder = Path(configs_dir or Path("configs", source.stem, folder_name))
+    folder = Path(configs_dir or Path("configs", source.stem, folder_name(name)))
     found = source.is_file() or folder.is_absolute()
     return Subject(
         name=name,
@@ -56,7 +55,7 @@ def subject_of(
         stem=source.stem,
         package=source.parent.absolute() / folder if found else None,
         own_folder=configs_dir is not None,
-        identity=f"{folder_name}-{digits}",
+        identity=f"{folder_name(name)}-{digits}",
         key_names=key_names,
         nearest_names=nearest_names,
         fingerprint=digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import time
@@ -20,9 +21,8 @@ from .records import Device
 log = logging.getLogger("shipconf.tuner")
 
 REACH = 1.15  # the full pass measures candidates within 15 % of the short pass's best
-FINALISTS = 10
-CLOSE = 1.02  # finalists within 2 % of the best are measured again, in turn
-ROUNDS = 3
+FINALISTS = 8
+ROUNDS = 3  # in which the finalists are measured in turn
 MAX_NOISE = 0.01  # a lead of more than 1 % decides, however noisy the measurement
 SAY_EVERY_S = 5.0
 
@@ -128,6 +128,7 @@ class _Progress:
     plan: Plan
     left_out: dict[str, str]
     timings: dict[Choice, Timing] = field(default_factory=dict)
+    finalists: Sequence[Choice] = ()
     started: float = field(default_factory=time.monotonic)
     said: float = field(default_factory=time.monotonic)
 
@@ -181,23 +182,46 @@ def _measure_all(progress: _Progress, history: History) -> None:
         ).items():
             progress.left_out[str(choice)] = why if isinstance(why, str) else reason(why)
         todo = [choice for choice in todo if str(choice) not in progress.left_out]
+    _warm_up(plan, todo)
     for done, choice in enumerate(todo):
         progress.say(done, len(todo))
         _measure(progress, history, choice, "short")
-    if plan.bench.single_pass or not progress.timings:
+    if not plan.bench.single_pass and progress.timings:
+        _measure_finalists(progress, history)
+
+
+def _warm_up(plan: Plan, todo: Sequence[Choice]) -> None:
+    """Bring the clock up: it has fallen while the GPU waited for the compilers."""
+    if plan.bench.warm_up is None:
         return
-    finalists = _finalists(progress)
-    progress.timings = {c: t for c, t in progress.timings.items() if c not in finalists}
-    for choice in finalists:
-        _measure(progress, history, choice, "full")
-    close = _close(progress, finalists)
-    rounds = {choice: [progress.timings[choice]] for choice in close}
-    for number in range(1, ROUNDS if len(close) > 1 else 1):
-        for choice in close:
+    for choice in todo:
+        named = {**plan.named, **choice.flat}
+        try:
+            plan.journal.running(str(choice))
+            plan.bench.warm_up(functools.partial(_call, plan, choice, named))
+            return
+        except Exception as error:
+            if out_of_memory(error) or context_is_broken(error):
+                return  # the measurement of the same candidate tells
+            log.debug("%s does not warm up: %r", choice, error)
+
+
+def _measure_finalists(progress: _Progress, history: History) -> None:
+    """Measure the finalists in turn, several rounds; of each, the fastest round counts.
+
+    What disturbs a measurement (other processes, a falling clock) only ever slows it.
+    """
+    finalists = progress.finalists = _finalists(progress)
+    best: dict[Choice, Timing] = {}
+    for number in range(ROUNDS):
+        for choice in finalists:
             _measure(progress, history, choice, f"full {number + 1}")
-            rounds[choice].append(progress.timings[choice])
-    for choice, timings in rounds.items():
-        progress.timings[choice] = sorted(timings, key=lambda t: t.median)[len(timings) // 2]
+            if choice in progress.timings:
+                timing = progress.timings[choice]
+                best[choice] = min(best.get(choice, timing), timing, key=lambda t: t.median)
+    for choice in finalists:
+        if choice in progress.timings:
+            progress.timings[choice] = best[choice]
 
 
 def _finalists(progress: _Progress) -> list[Choice]:
@@ -210,14 +234,6 @@ def _finalists(progress: _Progress) -> list[Choice]:
     if plan.default in progress.timings and plan.default not in reached:
         reached.append(plan.default)
     return [choice for choice in plan.candidates if choice in reached]
-
-
-def _close(progress: _Progress, finalists: Sequence[Choice]) -> list[Choice]:
-    measured = [choice for choice in finalists if choice in progress.timings]
-    if not measured:
-        return []
-    best = min(progress.timings[choice].median for choice in measured)
-    return [choice for choice in measured if progress.timings[choice].median <= best * CLOSE]
 
 
 def _measure(progress: _Progress, history: History, choice: Choice, stage: str) -> None:
@@ -234,9 +250,10 @@ def _measure(progress: _Progress, history: History, choice: Choice, stage: str) 
             _check(plan, choice, named)
         timing = bench(lambda: _call(plan, choice, named))
     except Exception as error:
-        if out_of_memory(error):
-            raise
         why = reason(error)
+        if out_of_memory(error):
+            plan.journal.failed(name, why)  # else the next run takes it for a death
+            raise
         progress.left_out[name] = why
         progress.timings.pop(choice, None)
         fatal = plan.device.backend != "interpreter" and context_is_broken(error)
@@ -276,7 +293,8 @@ def _check(plan: Plan, choice: Choice, named: dict[str, Any]) -> None:
 
 def _outcome(progress: _Progress) -> Outcome:
     plan = progress.plan
-    winner = choose(plan.candidates, progress.timings)
+    timings = {c: progress.timings[c] for c in progress.finalists if c in progress.timings}
+    winner = choose(plan.candidates, timings or progress.timings)
     default = progress.timings.get(plan.default) if plan.default is not None else None
     seconds = time.monotonic() - progress.started
     speed_up = default.median / progress.timings[winner].median if default else None

@@ -101,6 +101,7 @@ def gemm_kernel(
     stride_bn,
     stride_om,
     stride_on,
+    WIDE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -109,7 +110,7 @@ def gemm_kernel(
     """Compute one BLOCK_M x BLOCK_N tile of out = a @ b, for a (M, K), b (K, N), out (M, N).
 
     Sums in float32. Programs go through GROUP_M rows of tiles at a time, so that those which
-    run together share their tiles of a and b in the L2 cache.
+    run together share their tiles of a and b in the L2 cache. WIDE: an offset may reach 2**31.
     """
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -120,28 +121,33 @@ def gemm_kernel(
     tile_m = first_m + program % programs_in_group % group_m
     tile_n = program % programs_in_group // group_m
 
-    # 64-bit: a row or a column may begin past 2**31 elements.
-    rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-    columns = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     steps = tl.arange(0, BLOCK_K)
-    a_ptrs = a_ptr + rows * stride_am + steps.to(tl.int64)[None, :] * stride_ak
-    b_ptrs = b_ptr + steps.to(tl.int64)[:, None] * stride_bk + columns * stride_bn
-    block_k = tl.full((), BLOCK_K, tl.int64)
+    step = BLOCK_K
+    if WIDE:
+        rows, columns, steps = rows.to(tl.int64), columns.to(tl.int64), steps.to(tl.int64)
+        step = tl.full((), BLOCK_K, tl.int64)
+    a_ptrs = a_ptr + rows[:, None] * stride_am + steps[None, :] * stride_ak
+    # Columns past the edge wrap around and are not stored, so b needs a mask along K alone. Rows
+    # do not: there are few where M is small, and reading one 16 times costs more than a mask.
+    b_ptrs = b_ptr + steps[:, None] * stride_bk + (columns % N)[None, :] * stride_bn
 
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k in range(tl.cdiv(K, BLOCK_K)):
         left = K - k * BLOCK_K
-        a = tl.load(a_ptrs, mask=(rows < M) & (steps[None, :] < left), other=0.0)
-        b = tl.load(b_ptrs, mask=(steps[:, None] < left) & (columns < N), other=0.0)
+        a = tl.load(a_ptrs, mask=(rows[:, None] < M) & (steps[None, :] < left), other=0.0)
+        b = tl.load(b_ptrs, mask=steps[:, None] < left, other=0.0)
         if INTERPRETED:
             a = a.to(tl.float32)
             b = b.to(tl.float32)
         total = tl.dot(a, b, total)
-        a_ptrs += block_k * stride_ak
-        b_ptrs += block_k * stride_bk
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
 
-    out_ptrs = out_ptr + rows * stride_om + columns * stride_on
-    tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=(rows < M) & (columns < N))
+    out_ptrs = out_ptr + rows[:, None] * stride_om + columns[None, :] * stride_on
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    tl.store(out_ptrs, total.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def grid(meta: Mapping[str, Any]) -> tuple[int]:
@@ -154,7 +160,9 @@ def arguments(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> tuple[Any,
     """The positional arguments of `gemm_kernel` for out = a @ b, all but the config's."""
     M, K = a.shape
     N = b.shape[1]
-    return (a, b, out, M, N, K, *a.stride(), *b.stride(), *out.stride())
+    (am, ak), (bk, bn), (om, on) = a.stride(), b.stride(), out.stride()
+    wide = max(M * am + K * ak, K * bk + N * bn, M * om + N * on) >= 2**31
+    return (a, b, out, M, N, K, am, ak, bk, bn, om, on, wide)
 
 
 def gemm(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -79,6 +79,7 @@ def gemv_kernel(
     stride_wk,
     stride_x,
     stride_out,
+    WIDE: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     num_stages: tl.constexpr,
@@ -87,14 +88,16 @@ def gemv_kernel(
 
     Sums in float32, in a tile of partial sums that is added up once, at the end. Triton leaves
     a loop without a dot product alone unless the loop itself names its stages: hence the
-    launch option `num_stages` is a parameter here.
+    launch option `num_stages` is a parameter here. WIDE: an offset may reach 2**31.
     """
-    # 64-bit: a row or a column may begin past 2**31 elements.
-    rows = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     steps = tl.arange(0, BLOCK_K)
-    w_ptrs = w_ptr + rows[:, None] * stride_wn + steps.to(tl.int64)[None, :] * stride_wk
-    x_ptrs = x_ptr + steps.to(tl.int64) * stride_x
-    block_k = tl.full((), BLOCK_K, tl.int64)
+    step = BLOCK_K
+    if WIDE:
+        rows, steps = rows.to(tl.int64), steps.to(tl.int64)
+        step = tl.full((), BLOCK_K, tl.int64)
+    w_ptrs = w_ptr + rows[:, None] * stride_wn + steps[None, :] * stride_wk
+    x_ptrs = x_ptr + steps * stride_x
 
     partial = tl.zeros((BLOCK_N, BLOCK_K), dtype=tl.float32)
     for k in tl.range(0, tl.cdiv(K, BLOCK_K), num_stages=num_stages):
@@ -102,8 +105,8 @@ def gemv_kernel(
         w = tl.load(w_ptrs, mask=(rows[:, None] < N) & inside[None, :], other=0.0)
         x = tl.load(x_ptrs, mask=inside, other=0.0)
         partial += w.to(tl.float32) * x.to(tl.float32)[None, :]
-        w_ptrs += block_k * stride_wk
-        x_ptrs += block_k * stride_x
+        w_ptrs += step * stride_wk
+        x_ptrs += step * stride_x
 
     total = tl.sum(partial, axis=1).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + rows * stride_out, total, mask=rows < N)
@@ -117,7 +120,10 @@ def grid(meta: Mapping[str, Any]) -> tuple[int]:
 
 def arguments(w: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> tuple[Any, ...]:
     """The positional arguments of `gemv_kernel` for out = w @ x, all but the config's."""
-    return (w, x, out, *w.shape, *w.stride(), *x.stride(), *out.stride())
+    N, K = w.shape
+    (wn, wk), (x_stride,), (out_stride,) = w.stride(), x.stride(), out.stride()
+    wide = max(N * wn + K * wk, K * x_stride, N * out_stride) >= 2**31
+    return (w, x, out, N, K, wn, wk, x_stride, out_stride, wide)
 
 
 def gemv(w: torch.Tensor, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,0 +1,382 @@
+"""What only a GPU can show: `TRITON_INTERPRET=0 pytest -m gpu`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+import shipconf
+from shipconf import OfflineError, ShipconfWarning, shipped_autotune
+
+pytestmark = pytest.mark.gpu
+
+N = 4096
+
+
+@triton.jit
+def plus_one(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, x + 1, mask=offsets < n)
+
+
+@triton.jit
+def counted(total_ptr, n, BLOCK: tl.constexpr):
+    tl.atomic_add(total_ptr, BLOCK)
+
+
+@triton.jit
+def dotted(a_ptr, b_ptr, c_ptr, k, BLOCK: tl.constexpr):
+    """One tile of a matrix product: 256 wide and 8 stages deep, it fits no GPU's shared memory."""
+    at, steps = tl.arange(0, BLOCK), tl.arange(0, 64)
+    total = tl.zeros((BLOCK, BLOCK), tl.float32)
+    for start in range(0, k, 64):
+        a = tl.load(a_ptr + at[:, None] * k + start + steps[None, :])
+        b = tl.load(b_ptr + (start + steps)[:, None] * BLOCK + at[None, :])
+        total = tl.dot(a, b, total)
+    tl.store(c_ptr + at[:, None] * BLOCK + at[None, :], total)
+
+
+def configs(*blocks: int) -> list[triton.Config]:
+    return [triton.Config({"BLOCK": block}) for block in blocks]
+
+
+TOO_BIG = triton.Config({"BLOCK": 256}, num_warps=8, num_stages=8)
+
+
+def grid(named: dict[str, Any]) -> tuple[int]:
+    return (triton.cdiv(named["n"], named["BLOCK"]),)
+
+
+def shipped(fn: Any = plus_one, **options: Any) -> Any:
+    options.setdefault("configs", configs(128, 256, 1024))
+    options.setdefault("key", ["n"])
+    return shipped_autotune(**options)(fn)
+
+
+def vectors() -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.arange(N, device="cuda", dtype=torch.float32)
+    return x, torch.zeros_like(x)
+
+
+def tiles() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    a = torch.ones(256, 512, device="cuda", dtype=torch.float16)
+    return a, torch.ones(512, 256, device="cuda", dtype=torch.float16), torch.zeros(
+        256, 256, device="cuda"
+    )  # fmt: skip
+
+
+def the_record(store: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The only file of the user store, and its only record."""
+    (path,) = store.rglob("*.json")
+    file = json.loads(path.read_text())
+    (record,) = file["records"]
+    return file, record
+
+
+# --- tuning -----------------------------------------------------------------------------------
+
+
+def test_a_launch_tunes_and_the_record_tells_all(store):
+    """Device, times, resources, and a signature that is enough to compile the launch again."""
+    kernel = shipped(default=triton.Config({"BLOCK": 16}, num_warps=1))
+    x, out = vectors()
+    kernel[grid](x, out, N)
+    assert torch.equal(out, x + 1)
+    file, record = the_record(store)
+    properties = torch.cuda.get_device_properties(0)
+    assert file["device"]["backend"] == triton.runtime.driver.active.get_current_target().backend
+    assert file["device"]["name"] == torch.cuda.get_device_name(0)
+    assert file["device"]["multiprocessors"] == properties.multi_processor_count
+    assert file["device"]["shared_memory"] > 0 and file["device"]["arch"]
+    assert file["key"] == {"n": N} and file["dtypes"] == {"x_ptr": "float32", "out_ptr": "float32"}
+    assert record["candidates"] == 4 and record["left_out"] == {} and record["rigor"] == "full"
+    assert 0 < record["time_ms"]["p20"] <= record["time_ms"]["median"] <= record["time_ms"]["p80"]
+    assert record["default_ms"] > 0
+    assert record["resources"]["registers"] > 0 and record["resources"]["spills"] == 0
+    assert record["resources"]["shared"] >= 0
+    types = record["signature"]["types"]
+    assert types["x_ptr"] == "*fp32" and types["n"] == "i32" and types["BLOCK"] == "constexpr"
+    assert record["config"]["BLOCK"] in record["signature"]["constexprs"].values()
+    assert "tt.divisibility" in json.dumps(record["signature"]["attrs"])
+    assert record["triton"] == triton.__version__ and record["torch"] == torch.__version__
+
+
+def test_the_next_kernel_object_serves_from_the_file(store):
+    x, out = vectors()
+    shipped()[grid](x, out, N)
+    again = shipped(do_bench=lambda *args, **kwargs: pytest.fail("measured again"))
+    with shipconf.offline(strict=True):
+        again[grid](x, out.zero_(), N)
+    assert torch.equal(out, x + 1)
+    assert again.resolve(x, out, N).source == "user"
+
+
+def test_a_user_s_do_bench_measures_real_launches(store):
+    calls: list[Any] = []
+
+    def do_bench(fn: Any, quantiles: Any) -> list[float]:
+        out.zero_()
+        fn()
+        calls.append((quantiles, torch.equal(out, x + 1)))
+        return [1.0, 1.0, 1.0]
+
+    x, out = vectors()
+    kernel = shipped(do_bench=do_bench)
+    kernel[grid](x, out, N)
+    assert len(calls) >= 3 and set(calls) == {((0.5, 0.2, 0.8), True)}
+
+
+def test_a_candidate_out_of_resources_is_left_out_with_its_reason(store):
+    """Dropped before a launch, by what its compiled kernel says that it needs."""
+    kernel = shipped(dotted, key=["k"], configs=[*configs(32, 64), TOO_BIG])
+    a, b, c = tiles()
+    kernel[(1,)](a, b, c, 512)
+    assert float(c[0, 0]) == 512.0
+    _, record = the_record(store)
+    ((name, why),) = record["left_out"].items()
+    assert name.startswith("BLOCK=256") and "num_stages=8" in name
+    assert "shared memory" in why
+    assert record["config"]["BLOCK"] in (32, 64) and record["resources"]["shared"] > 0
+
+
+def test_a_stored_config_out_of_resources_gives_way_with_one_warning(tmp_path, monkeypatch):
+    """Written for a bigger GPU, say: the default serves, and no launch dies of a bad file."""
+    a, b, c = tiles()
+    kernel = shipped(dotted, key=["k"], configs=configs(32, 64), default=configs(64)[0])
+    words = kernel.explain(a, b, c, 512)
+    found = re.search(r"looked for: (.*)", words)
+    assert found is not None
+    folder = tmp_path / "dotted"
+    folder.mkdir()
+    dtypes = {"a_ptr": "float16", "b_ptr": "float16", "c_ptr": "float32"}
+    config = {"BLOCK": 256, "num_warps": 8, "num_stages": 8, "num_ctas": 1}
+    (folder / Path(found[1]).name).write_text(json.dumps({
+        "schema": 1, "kernel": "dotted", "device": {"name": torch.cuda.get_device_name(0)},
+        "key": {"k": 512}, "dtypes": dtypes, "nearest": [],
+        "records": [{"at": {}, "config": config}],
+    }))  # fmt: skip
+    monkeypatch.setenv("SHIPCONF_CONFIG_PATH", str(tmp_path))
+    kernel = shipped(dotted, key=["k"], configs=configs(32, 64), default=configs(64)[0])
+    assert kernel.resolve(a, b, c, 512).source == "path"
+    with pytest.warns(ShipconfWarning, match=r"BLOCK=256.*fails and is not used again") as caught:
+        for _ in range(3):
+            kernel[(1,)](a, b, c, 512)
+    assert len(caught) == 1
+    assert float(c[0, 0]) == 512.0
+    assert kernel.resolve(a, b, c, 512).config["BLOCK"] == 64
+
+
+def test_a_tuned_launch_leaves_what_a_served_one_leaves():
+    """Bit for bit, for a kernel that accumulates."""
+    totals = []
+    for _ in range(2):
+        total = torch.full((1,), 7, device="cuda", dtype=torch.int32)
+        kernel = shipped(counted, reset_to_zero=["total_ptr"])
+        kernel[(2,)](total, N)
+        totals.append(int(total))
+    assert totals[0] == totals[1] == 7 + 2 * kernel.best_config.kwargs["BLOCK"]
+
+
+def test_warmup_compiles_all_candidates_on_a_miss_and_the_resolved_one_on_a_hit(store):
+    kernel = shipped()
+    compiled = kernel.warmup(torch.float32, torch.float32, N, grid=(1,))
+    assert len(compiled) == 3 and not list(store.rglob("*.json"))
+    x, out = vectors()
+    kernel[grid](x, out, N)
+    assert not isinstance(kernel.warmup(x, out, N, grid=(1,)), list)
+
+
+# --- processes that die -----------------------------------------------------------------------
+
+HEADER = """
+import sys
+import torch, triton, triton.language as tl
+from triton import Config
+from shipconf import shipped_autotune
+"""
+
+WILD = (
+    HEADER
+    + """
+@shipped_autotune(
+    configs=[Config({"BLOCK": 64, "FAR": 0}), Config({"BLOCK": 128, "FAR": 1 << 40}),
+             Config({"BLOCK": 256, "FAR": 0})],
+    key=["n"],
+)
+@triton.jit
+def wild(out_ptr, n, BLOCK: tl.constexpr, FAR: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets + FAR, offsets, mask=offsets < n)
+
+out = torch.zeros(4096, device="cuda", dtype=torch.int32)
+wild[lambda named: (triton.cdiv(4096, named["BLOCK"]),)](out, 4096)
+assert torch.equal(out, torch.arange(4096, device="cuda", dtype=torch.int32))
+"""
+)
+
+HOT = (
+    HEADER
+    + """
+@shipped_autotune(configs=[Config({"BLOCK": 64}), Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def hot(out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, offsets, mask=offsets < n)
+
+out = torch.zeros(128, device="cuda", dtype=torch.int32)
+hot[(2,)](out, 128)
+hot[(2,)](out, 128)
+opened, listening = [], True
+sys.addaudithook(lambda event, args: opened.append(event) if listening and (
+    event == "open" or event.startswith("os.")) else None)
+launch = hot[(2,)]
+for _ in range(10_000):
+    launch(out, 128)
+listening = False
+torch.cuda.synchronize()
+print("opened", opened)
+"""
+)
+
+COLD = (
+    HEADER
+    + """
+@shipped_autotune(configs=[Config({"BLOCK": b}) for b in (64, 128, 256)], key=["n"])
+@triton.jit
+def cold(out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets, offsets, mask=offsets < n)
+
+out = torch.zeros(128, device="cuda", dtype=torch.int32)
+sys.stdin.readline()
+cold[(2,)](out, 128)
+print("timings", len(cold.configs_timings), "block", cold.best_config.kwargs["BLOCK"])
+"""
+)
+
+
+def environment(store: Path) -> dict[str, str]:
+    root = str(Path(shipconf.__file__).parents[1])
+    path = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "SHIPCONF_CACHE_DIR": str(store), "TRITON_INTERPRET": "0",
+            "PYTHONPATH": path}  # fmt: skip
+
+
+def run(folder: Path, script: str, store: Path) -> subprocess.CompletedProcess[str]:
+    """The script in a process of its own, from a file: kernels need their source."""
+    path = folder / "script.py"
+    path.write_text(script)
+    return subprocess.run(
+        [sys.executable, str(path)], env=environment(store), capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_a_candidate_that_writes_out_of_bounds_is_named_and_left_out_next_time(tmp_path, store):
+    """Case 33: fatal, nothing persisted from that run, and the next process tunes without it."""
+    first = run(tmp_path, WILD, store)
+    assert first.returncode != 0
+    assert "TuningError" in first.stderr and "FAR=1099511627776" in first.stderr, first.stderr
+    assert "broke the device's context" in first.stderr
+    assert list(store.rglob("*.json")) == []
+    second = run(tmp_path, WILD, store)
+    assert second.returncode == 0, second.stderr
+    _, record = the_record(store)
+    ((name, why),) = record["left_out"].items()
+    assert "FAR=1099511627776" in name and why.startswith("ended its process:")
+    assert record["config"]["FAR"] == 0
+
+
+def test_launches_of_a_known_key_open_no_file(tmp_path, store):
+    """Case 40, with the real launcher."""
+    done = run(tmp_path, HOT, store)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "opened []"
+
+
+def test_of_four_processes_one_tunes_and_all_use_its_config(tmp_path, store):
+    """Case 26, on one GPU."""
+    path = tmp_path / "cold.py"
+    path.write_text(COLD)
+    processes = [
+        subprocess.Popen([sys.executable, str(path)], env=environment(store), text=True,
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(4)
+    ]  # fmt: skip
+    outputs = []
+    for process in processes:  # all are started, and wait for their line
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in processes:
+        outputs.append(process.communicate(timeout=300)[0])
+        assert process.returncode == 0
+    lines = sorted(output.splitlines()[-1].split() for output in outputs)
+    assert [line[1] for line in lines] == ["0", "0", "0", "3"]
+    assert len({line[3] for line in lines}) == 1
+    the_record(store)
+
+
+# --- CUDA graphs ------------------------------------------------------------------------------
+
+
+def test_a_graph_of_a_prepared_key_replays_the_stored_config():
+    """Case 38: known before the capture, nothing is said, measured or compiled in it."""
+    kernel = shipped()
+    x, out = vectors()
+    assert kernel.prepare(x, out, N, grid=grid).rule == "exact"
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel[grid](x, out, N)
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, x + 1)
+
+
+def test_a_graph_of_a_cold_key_takes_the_default_with_one_warning(store):
+    """Case 38: no tuning, a working launch, nothing remembered or written."""
+    kernel = shipped(default=configs(512)[0])
+    x, out = vectors()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.warns(ShipconfWarning, match=r"plus_one\.prepare\(") as caught,
+        torch.cuda.graph(graph),
+    ):
+        kernel[grid](x, out, N)
+        kernel[grid](x, out, N)
+    assert len(caught) == 1
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, x + 1)
+    assert list(store.rglob("*.json")) == [] and kernel.cache == {}
+    kernel[grid](x, out, N)  # outside it tunes
+    assert len(list(store.rglob("*.json"))) == 1
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+def test_a_graph_of_a_cold_key_with_nothing_to_launch_is_an_error_that_names_prepare():
+    kernel = shipped()
+    x, out = vectors()
+    graph = torch.cuda.CUDAGraph()
+    with (
+        pytest.warns(ShipconfWarning),
+        pytest.raises(OfflineError, match=r"plus_one\.prepare\("),
+        torch.cuda.graph(graph),
+    ):
+        kernel[grid](x, out, N)
+    kernel[grid](x, out, N)
+    assert torch.equal(out, x + 1)
