@@ -4,8 +4,9 @@
 
 Each measurement is a process of its own, in turn over several rounds: the time from just before
 the first launch to its synchronisation, with tensors allocated, the GPU's context awake, and
-everything compiled before (Triton's compile cache is warm, shared, and temporary). Without a GPU
-only the cost of importing is measured, and the exit code is 2.
+everything compiled before (Triton's compile cache is TRITON_CACHE_DIR, else a temporary one that
+is warmed first). `triton.autotune` tunes once: in the first process of those that cache its
+results. Without a GPU only the cost of importing is measured, and the exit code is 2.
 """
 
 from __future__ import annotations
@@ -60,27 +61,27 @@ def main() -> None:
     print_imports()
     require_gpu()
     with tempfile.TemporaryDirectory() as folder:
-        times = measure(options, Path(folder))
-    print_times(options, times)
+        measure(options, Path(folder))
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Times]:
-    """Tune once, run every way once to warm the caches, then measure in turn."""
-    print("tuning once for all …", flush=True)
+def measure(options: argparse.Namespace, folder: Path) -> None:
+    """Tune, which compiles everything; then measure in turn.
+
+    The table is printed after each round, so that an interrupted run keeps what it measured.
+    """
+    print("tuning once …", flush=True)
     config = _child(options, "tune", folder)["config"]
-    for way in WAYS:
-        print(f"warming the caches of: {WAYS[way]}", flush=True)
-        _child(options, way, folder, config)
     times = {way: Times() for way in WAYS}
+    times["autotune"].ms.append(_child(options, "autotune", folder)["ms"])
     for index in range(options.rounds):
-        print(f"round {index + 1} of {options.rounds}", flush=True)
+        print(f"\nround {index + 1} of {options.rounds}", flush=True)
         for way in WAYS:
-            if way == "autotune" and index >= options.autotune_rounds:
+            if way == "autotune":
                 continue
             result = _child(options, way, folder, config)
             times[way].ms.append(result["ms"])
             times[way].sources.add(result.get("source", ""))
-    return times
+        print_times(options, times)
 
 
 def _child(
@@ -94,7 +95,7 @@ def _child(
     store = "user" if way in ("tune", "user") else "empty"
     added = {
         "SHIPCONF_CACHE_DIR": str(folder / store),
-        "TRITON_CACHE_DIR": str(folder / "triton"),
+        "TRITON_CACHE_DIR": os.environ.get("TRITON_CACHE_DIR", str(folder / "triton")),
         # A package without the records must not tune here: it is measured with what it has.
         "SHIPCONF_OFFLINE": "1" if way == "package" else "0",
     }
@@ -181,7 +182,7 @@ def _way(way: str, config: dict[str, Any]) -> Callable[[Any, Any], Any]:
         configs=gemm_kernel.configs,
         key=["M", "N", "K"],
         prune_configs_by={"early_config_prune": prune},
-        cache_results=way == "autotune-cached",
+        cache_results=True,
     )(fn)
     return lambda grid, args: autotuned[grid](*args)
 
@@ -191,9 +192,6 @@ def _options() -> argparse.Namespace:
     for name, size in {"m": 1024, "n": 4096, "k": 4096}.items():
         parser.add_argument(f"--{name}", type=int, default=size, help=str(size))
     parser.add_argument("--rounds", type=int, default=7, help="processes of each way (7)")
-    parser.add_argument(
-        "--autotune-rounds", type=int, default=2, help="processes that tune with Triton (2)"
-    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--config", help=argparse.SUPPRESS)
     return parser.parse_args()

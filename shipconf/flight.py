@@ -134,7 +134,10 @@ class Flight:
                 *request.args, grid=request.grid, warmup=warmup, **request.kwargs, **choice.flat
             )
 
-        candidates = self.candidates(request)
+        # Without those that failed at a launch, which would win, and fail, over and over.
+        candidates = [
+            c for c in self.candidates(request) if not self.resolver.is_bad(query.device, c)
+        ]
         default = self.resolver.default(query)
         same = [c for c in candidates if default is not None and c.identity == default.identity]
         return tuner.Plan(

@@ -42,7 +42,7 @@ class Lookup:
         why = self._why_not_tune(request, policy)
         if not why and not request.warmup:
             self.resolver.warn_of_miss(query)
-            return self._tune(request, policy)
+            return self._tune(request, policy, error)
         if why:
             fallback = self.resolver.last_resort(query, policy, quiet=devices.capturing())
             if fallback is not None:
@@ -55,13 +55,15 @@ class Lookup:
             return by_default(self.resolver.knobs.live[0])
         raise self.resolver.offline_error(query, why)
 
-    def _tune(self, request: Request, policy: Policy) -> Remembered:
+    def _tune(self, request: Request, policy: Policy, error: Exception | None) -> Remembered:
         try:
             return self.flight.tune(request)
         except (TuningError, OutOfMemory) as failure:
             broken = isinstance(failure, TuningError) and failure.fatal
             fallback = None if broken else self.resolver.last_resort(request.query, policy)
             if fallback is None:
+                if error is not None and not broken:
+                    raise error from failure
                 cause = failure.__cause__ if isinstance(failure, OutOfMemory) else None
                 raise cause or failure from None
             self.flight.warn_of_failure(failure)

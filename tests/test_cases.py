@@ -87,7 +87,7 @@ def test_case_9_two_kernels_of_one_name_have_records_of_their_own(tmp_path, stor
     two = package(
         tmp_path / "two",
         TOLD.replace("tl.store(out_ptr, BLOCK)", "tl.store(out_ptr, BLOCK + 0)", 1),
-    )  # noqa: E501
+    )
     first, second = Trial(one.told), Trial(two.told)
     second.times.update({16: 0.1})
     for _ in range(3):  # in turn: neither takes the other's place

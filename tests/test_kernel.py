@@ -290,6 +290,16 @@ def test_values_of_every_type_are_kept_apart_and_found_again(store):
     assert again.measured == []
 
 
+def test_values_that_python_calls_equal_are_kept_apart_in_memory():
+    """Case 8: `1`, `True` and `1.0` are one key of a dict, and three of a kernel."""
+    trial = Trial(kernels.told_value, key=["V"], nearest=[])
+    for block, value in zip(BLOCKS, (1, True, 1.0)):
+        trial.times.update({b: 1.0 + (b != block) for b in BLOCKS})
+        assert trial.launch(value) == block
+    assert [trial.launch(value) for value in (1, True, 1.0)] == list(BLOCKS)
+    assert len(trial.measured) == 9
+
+
 @pytest.mark.parametrize("value", [float("nan"), kernels.told], ids=["NaN", "JIT function"])
 def test_a_value_that_no_file_can_hold_stays_in_memory_with_one_warning(value: Any, store):
     """Case 8: tuned once in this process; nothing is written, not even a lock or a journal."""

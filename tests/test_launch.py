@@ -333,6 +333,30 @@ def test_where_every_stored_config_fails_and_tuning_is_allowed_it_tunes(tmp_path
     assert 64 in trial.measured
 
 
+def test_where_tuning_finds_nothing_that_runs_the_first_error_is_raised(tmp_path):
+    """With the reasons of the candidates as its cause."""
+    module = package(tmp_path)
+    write(shelf(module, "picky"), record(16, M=8), kernel="picky")
+    with (
+        pytest.warns(ShipconfWarning),
+        pytest.raises(Exception, match="this block fails") as caught,
+    ):
+        Trial(module.picky).launch(8, 8, BAD=0)
+    assert not isinstance(caught.value, TuningError)
+    assert isinstance(caught.value.__cause__, TuningError)
+
+
+def test_a_winner_that_fails_at_its_launch_gives_way_and_is_not_tuned_again():
+    """A benchmark that never runs its candidates may choose one that does not run."""
+    trial = Trial(kernels.picky, do_bench=lambda fn, quantiles: 1.0)
+    with pytest.warns(ShipconfWarning, match=r"BLOCK=16.*fails") as caught:
+        assert [trial.launch(8, 8, BAD=16), trial.launch(8, 8, BAD=16)] == [32, 32]
+    assert len(caught) == 1
+    hopeless = Trial(kernels.picky, do_bench=lambda fn, quantiles: 1.0, name="hopeless")
+    with pytest.warns(ShipconfWarning), pytest.raises(Exception, match="this block fails"):
+        hopeless.launch(8, 8, BAD=0)
+
+
 def test_an_error_of_the_launch_itself_blames_no_config():
     """A grid that raises, say: the record stays in use."""
     trial = Trial()

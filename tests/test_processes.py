@@ -337,14 +337,14 @@ def _launched_twice(environment: dict[str, str | None]) -> tuple[list[int], list
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trial = Trial()
-        blocks = [trial.launch(8, m) for m in (8, 8, 9, 4096)]
+        blocks = [trial.launch(8, m) for m in (8, 8, 9, 4096, 7)]
     return blocks, trial.measured, [str(warning.message) for warning in caught]
 
 
 def in_memory_only(outcome: tuple[list[int], list[int], list[str]]) -> None:
     """Launches go on, tuned once for each point, with one warning."""
     blocks, measured, warned = outcome
-    assert blocks == [64, 64, 64, 64]
+    assert blocks == [64] * 5
     assert measured == list(BLOCKS) * 2
     assert len(warned) == 1, warned
 

@@ -160,10 +160,10 @@ def test_an_option_of_another_backend_that_is_a_parameter_stays(tmp_path):
     """Many kernels for AMD take `waves_per_eu` as a constexpr of their own."""
     source = TOLD.replace(
         "M, BLOCK: tl.constexpr):", "M, BLOCK: tl.constexpr, kpack: tl.constexpr = 1):", 1
-    )  # noqa: E501
+    )
     module = package(
         tmp_path, source.replace("store(out_ptr, BLOCK)", "store(out_ptr, BLOCK + kpack)", 1)
-    )  # noqa: E501
+    )
     write(shelf(module), at(8, BLOCK=16, kpack=2))
     trial = Trial(module.told)
     assert trial.launch(8, 8) == 18
