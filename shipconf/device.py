@@ -50,15 +50,15 @@ def _physical(index: int) -> Device:
     from triton.runtime import driver
 
     target = driver.active.get_current_target()
-    properties = driver.active.utils.get_device_properties(index)
     arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
-    return Device(
-        backend=target.backend,
-        name=_torch_module(target.backend).get_device_name(index),
-        arch=arch,
-        multiprocessors=properties["multiprocessor_count"],
-        shared_memory=properties["max_shared_mem"],
-    )
+    # torch has the properties at hand; Triton asks the driver for clocks too, which is slow.
+    properties = _torch_module(target.backend).get_device_properties(index)
+    multiprocessors = getattr(properties, "multi_processor_count", None)
+    shared_memory = getattr(properties, "shared_memory_per_block_optin", None)
+    if multiprocessors is None or not shared_memory:
+        asked = driver.active.utils.get_device_properties(index)
+        multiprocessors, shared_memory = asked["multiprocessor_count"], asked["max_shared_mem"]
+    return Device(target.backend, properties.name, arch, multiprocessors, shared_memory)
 
 
 def _torch_module(backend: str) -> Any:

@@ -51,6 +51,10 @@ class Journal:
     def failed(self, candidate: str, reason: str, *, fatal: bool = False) -> None:
         self._append("failed", candidate=candidate, reason=reason, fatal=fatal)
 
+    def stopped(self, candidate: str) -> None:
+        """Note that the user stopped the process, which is no fault of the candidate."""
+        self._append("stopped", candidate=candidate)
+
     def close(self) -> None:
         """Forget the point: its record is written. Other points of the file keep their events."""
         if self.path is None:
@@ -95,7 +99,7 @@ class Journal:
                 case {"event": "failed", "candidate": str(c), "fatal": True, "reason": reason}:
                     history.left_out[c] = f"ended its process: {reason}"
                     running = None
-                case {"event": "failed"}:
+                case {"event": "failed" | "stopped"}:
                     running = None
         if running is not None and running == died_with:
             history.left_out[running] = "was running when its process died, twice"

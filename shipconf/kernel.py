@@ -403,7 +403,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
 
     @functools.cached_property
     def _subject(self) -> Subject:
-        return subject_of(self.base_fn, self.name, self._binder, self._configs_dir)
+        return subject_of(self.fn, self.name, self._binder, self._configs_dir)
 
 
 def shipped_autotune(

@@ -76,6 +76,7 @@ class Resolver:
         self.default_config = default
         self._shelves: dict[Any, Shelf] = {}
         self._bad: set[tuple[Device, str]] = set()
+        self._noted: set[Any] = set()
         self._lock = threading.Lock()
 
     @property
@@ -209,8 +210,11 @@ class Resolver:
     # --- misses -------------------------------------------------------------------------------
 
     def note_miss(self, query: Query) -> None:
-        """Note the miss in the file of `SHIPCONF_MISSES`, if that is set."""
-        stores.note_miss(self.subject, query.key, query.device)
+        """Note the miss in the file of `SHIPCONF_MISSES`, if that is set; once a process."""
+        miss = (query.key.exact, tuple(query.key.nearest.items()), str(query.key), query.device)
+        if miss not in self._noted:
+            self._noted.add(miss)
+            stores.note_miss(self.subject, query.key, query.device)
 
     def warn_of_miss(self, query: Query) -> None:
         """Tell, once for a device, that the package has records of which none fits."""

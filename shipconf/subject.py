@@ -6,9 +6,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType
+from typing import Any
 
-from .fingerprint import fingerprint
+from .fingerprint import fingerprint, plain_function
 from .keys import Binder, folder_name
 
 
@@ -33,16 +33,15 @@ class Subject:
     fingerprint: str | None
 
 
-def subject_of(
-    function: FunctionType, name: str, binder: Binder, configs_dir: str | Path | None
-) -> Subject:
-    """The subject for a kernel's Python function.
+def subject_of(kernel: Any, name: str, binder: Binder, configs_dir: str | Path | None) -> Subject:
+    """The subject for a `@triton.jit` kernel.
 
     Its records ship in `configs_dir` beside the source file, else in `configs/<stem>/<name>`.
     """
+    function = plain_function(kernel)
     source = Path(function.__code__.co_filename)
     module = function.__module__
-    digest = fingerprint(function)
+    digest = fingerprint(kernel)
     key_names, nearest_names = tuple(binder.key_entries), tuple(binder.nearest_entries)
     # Two versions of a package share a user store without fighting over one folder.
     identity = [digest, key_names, nearest_names, module if digest is None else None]

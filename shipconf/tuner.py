@@ -249,6 +249,9 @@ def _measure(progress: _Progress, history: History, choice: Choice, stage: str) 
         if stage == "short" and plan.hooks.check is not None:
             _check(plan, choice, named)
         timing = bench(lambda: _call(plan, choice, named))
+    except (KeyboardInterrupt, SystemExit):
+        plan.journal.stopped(name)
+        raise
     except Exception as error:
         why = reason(error)
         if out_of_memory(error):

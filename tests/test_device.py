@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -137,15 +138,27 @@ class Driver:
         return {"multiprocessor_count": 100 + index, "max_shared_mem": 65536}
 
 
+def properties(backend: str) -> Any:
+    """What torch tells of a GPU: of CUDA's all, of others a part; Triton has the rest."""
+
+    def of(index: int) -> SimpleNamespace:
+        known = {"name": f"GPU (number {index})"}
+        if backend == "cuda":
+            known |= {"multi_processor_count": 100 + index, "shared_memory_per_block_optin": 65536}
+        return SimpleNamespace(**known)
+
+    return of
+
+
 @pytest.fixture
 def driver(monkeypatch):
-    """Puts a stub in the place of Triton's driver and of torch's names of GPUs."""
+    """Puts a stub in the place of Triton's driver and of torch's properties of GPUs."""
 
     def install(backend: str, arch: object) -> Driver:
         stub = Driver(backend, arch)
         monkeypatch.setattr(triton.runtime, "driver", SimpleNamespace(active=stub))
         for module in (torch.cuda, torch.xpu):
-            monkeypatch.setattr(module, "get_device_name", lambda i: f"GPU (number {i})")
+            monkeypatch.setattr(module, "get_device_properties", properties(backend))
         devices._physical.cache_clear()
         return stub
 
