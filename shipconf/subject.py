@@ -47,7 +47,8 @@ def subject_of(kernel: Any, name: str, binder: Binder, configs_dir: str | Path |
     identity = [digest, key_names, nearest_names, module if digest is None else None]
     digits = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
     folder = Path(configs_dir or Path("configs", source.stem, folder_name(name)))
-    found = source.is_file() or folder.is_absolute()
+    # A notebook's cell has no file. One that this user may not read counts as a file.
+    found = not source.name.startswith("<") or folder.is_absolute()
     return Subject(
         name=name,
         target=f"{source if module == '__main__' else module}:{function.__name__}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ import platformdirs
 import pytest
 from forked import CONTEXT, NOBODY, Child, event
 from kernels import BLOCKS, Trial, blocks_in, configs
-from packages import files_in, record, records_in, user_folder, write
+from packages import files_in, package, record, records_in, user_folder, write
 
 import shipconf
 from shipconf import LockTimeout, files
@@ -329,14 +330,25 @@ def public() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def _launched_twice(environment: dict[str, str | None]) -> tuple[list[int], list[int], list[str]]:
+@pytest.fixture(scope="module")
+def readable() -> Iterator[Any]:
+    """A kernel whose source and folder every user can read, wherever the tests lie."""
+    folder = Path(tempfile.mkdtemp(prefix="shipconf-test-"))
+    folder.chmod(0o755)
+    yield package(folder).told
+    shutil.rmtree(folder)
+
+
+def _launched_twice(
+    environment: dict[str, str | None], kernel: Any
+) -> tuple[list[int], list[int], list[str]]:
     for name, value in environment.items():
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        trial = Trial()
+        trial = Trial(kernel)
         blocks = [trial.launch(8, m) for m in (8, 8, 9, 4096, 7)]
     return blocks, trial.measured, [str(warning.message) for warning in caught]
 
@@ -351,54 +363,67 @@ def in_memory_only(outcome: tuple[list[int], list[int], list[str]]) -> None:
 
 @root_only
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_read_only_store_costs_one_warning(exists, public):
+def test_a_read_only_store_costs_one_warning(exists, public, readable):
     """Case 22: as another user than root, who sees no permission error."""
     store = public / "store"
     if exists:
         store.mkdir(mode=0o755)
-    child = Child(_launched_twice, {"SHIPCONF_CACHE_DIR": str(store)}, user=NOBODY)
+    child = Child(_launched_twice, {"SHIPCONF_CACHE_DIR": str(store)}, readable, user=NOBODY)
     in_memory_only(child.result())
     assert files_in(public) == []
 
 
 @root_only
-def test_records_of_a_read_only_store_serve(public, monkeypatch):
+def test_records_of_a_read_only_store_serve(public, readable, monkeypatch):
     """An administrator's store: read, and never written to."""
     monkeypatch.setenv("SHIPCONF_CACHE_DIR", str(public))
-    Trial().launch(8, 8)
+    Trial(readable).launch(8, 8)
     for path in public.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     before = files_in(public)
-    block, measured, warned = Child(launched, user=NOBODY).result()
+    serve = functools.partial(launched, fn=readable)
+    block, measured, warned = Child(serve, user=NOBODY).result()
     assert (block, measured, warned) == (64, [], [])
     assert files_in(public) == before
 
 
 @root_only
-def test_a_store_that_cannot_be_read_costs_one_warning_more_at_most(public, monkeypatch):
+def test_a_store_that_cannot_be_read_costs_one_warning_more_at_most(public, readable, monkeypatch):
     monkeypatch.setenv("SHIPCONF_CACHE_DIR", str(public))
-    Trial().launch(8, 8)
+    Trial(readable).launch(8, 8)
     (public / "v1").chmod(0o700)
-    block, measured, warned = Child(launched, user=NOBODY).result()
+    tune = functools.partial(launched, fn=readable)
+    block, measured, warned = Child(tune, user=NOBODY).result()
     assert (block, measured) == (64, list(BLOCKS))
     assert 1 <= len(warned) <= 2
 
 
 @root_only
-def test_no_home_and_no_user_entry_costs_one_warning():
+def test_no_home_and_no_user_entry_costs_one_warning(readable):
     """Case 22: a container with a random user id."""
     nowhere = {"HOME": None, "SHIPCONF_CACHE_DIR": None, "XDG_CACHE_HOME": None}
-    outcome = Child(_launched_twice, nowhere, user=54321).result()
+    outcome = Child(_launched_twice, nowhere, readable, user=54321).result()
     in_memory_only(outcome)
     assert "SHIPCONF_CACHE_DIR" in outcome[2][0] or "home" in outcome[2][0]
 
 
 @root_only
-def test_a_home_that_does_not_exist_costs_one_warning():
+def test_a_home_that_does_not_exist_costs_one_warning(readable):
     """Case 22: `HOME=/nonexistent`, which nobody may create."""
     nowhere = {"HOME": "/nonexistent", "SHIPCONF_CACHE_DIR": None, "XDG_CACHE_HOME": None}
-    in_memory_only(Child(_launched_twice, nowhere, user=NOBODY).result())
+    in_memory_only(Child(_launched_twice, nowhere, readable, user=NOBODY).result())
     assert not Path("/nonexistent").exists()
+
+
+@root_only
+def test_a_kernel_that_this_user_may_not_read_still_launches(tmp_path, public):
+    """Loaded before the process dropped its privileges: no source, no folder, no crash."""
+    hidden = package(tmp_path / "hidden").told
+    (tmp_path / "hidden").chmod(0o700)
+    environment = {"SHIPCONF_CACHE_DIR": str(public / "store")}
+    blocks, measured, warned = Child(_launched_twice, environment, hidden, user=NOBODY).result()
+    assert blocks == [64] * 5 and measured == list(BLOCKS) * 2
+    assert any("cannot read" in text for text in warned)
 
 
 def test_a_full_disk_costs_one_warning(monkeypatch, store):
