@@ -78,11 +78,13 @@ def _forget_failed(kernel: Any) -> None:
 def _in_threads(candidates: Sequence[C], warm_up: Callable[[C], Any]) -> dict[C, Any]:
     import torch
 
+    cuda: Any = torch.cuda
+    device = cuda.current_device() if cuda.is_initialized() else None
+
     def start() -> None:
         if device is not None:
-            torch.cuda.set_device(device)  # a new thread starts on device 0
+            cuda.set_device(device)  # a new thread starts on device 0
 
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
     with ThreadPoolExecutor(workers(), initializer=start) as pool:
         futures = {candidate: pool.submit(warm_up, candidate) for candidate in candidates}
     return {c: future.exception() or future.result() for c, future in futures.items()}

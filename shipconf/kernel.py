@@ -91,8 +91,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
         )  # fmt: skip
         self._lookup = Lookup(self._resolver, self._flight)
-        self._memory = Memory(self._binder, None)
-        self._memory_knows_devices = False
+        self._memory: Memory | None = None  # until the first launch, which may ask the driver
         self._overrides: list[Any] = []
         self._workload: Callable[..., Launch] | None = None
         self._latest: Remembered | None = None
@@ -107,6 +106,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         This is what `kernel[grid](…)` calls. With `warmup=True` only compile.
         """
         memory = self._memory
+        if memory is None:
+            return self._run_with_care(args, kwargs, grid, warmup)
         try:
             known = memory.launches[memory.key(*args, **kwargs)]
         except (KeyError, AttributeError, TypeError):
@@ -182,7 +183,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def _check_heuristics(self) -> None:
         fn = self.fn
         while hasattr(fn, "fn"):
-            for name in getattr(fn, "values", {}) if hasattr(fn, "values") else {}:
+            for name in getattr(fn, "values", {}):
                 if name in self._resolver.knobs.set_by_configs:
                     raise ValueError(
                         f"{self.name}: {name!r} is set by a heuristic and by the configs; "
@@ -236,17 +237,16 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def _memory_for(self, request: Request) -> Memory:
         """The memory that can tell this launch from the others, made anew if it could not."""
         memory = self._memory
-        if not self._memory_knows_devices:
+        if memory is None:
             alike = devices.interpreted(self.fn) or devices.all_alike()
             memory = Memory(self._binder, None if alike else devices.current_index)
-            self._memory_knows_devices = True
-        self._memory = memory.learn(request.query.named)
-        return self._memory
+        self._memory = memory = memory.learn(request.query.named)
+        return memory
 
     def _forget(self, request: Request, known: Remembered, error: Exception) -> None:
         choice = Choice(known.flat, known.pre_hook)
         self._resolver.mark_bad(request.query.device, choice, error, known.match.path)
-        memory = self._memory
+        memory = self._memory_for(request)
         memory.launches.pop(memory.key(*request.args, **request.kwargs), None)
 
     # --- asking without launching -------------------------------------------------------------
@@ -395,7 +395,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     @property
     def cache(self) -> dict[Any, Any]:
         """The process's memory: `triton.Config` by key."""
-        launches = dict(self._memory.launches)
+        launches = dict(self._memory.launches) if self._memory is not None else {}
         return {key: to_triton(known.flat, known.pre_hook) for key, known in launches.items()}
 
     def __repr__(self) -> str:
