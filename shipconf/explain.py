@@ -87,7 +87,7 @@ def offline_error(
     looked = [f"{place.source}: {place.folder}" for place in shelf.looked]
     cure = command(subject, key)
     lines = [f"no config for {subject.name} on {device} and {key}, and {why}", "looked in:"]
-    lines += [f"  {line}" for line in looked] + _closest_lines(subject, key, device)
+    lines += [f"  {line}" for line in looked] + _closest_lines(subject, key, device, shelf)
     lines.append(f"run where tuning is allowed: {cure}")
     return OfflineError(
         "\n".join(lines), kernel=subject.name, device=device.name, key=str(key), looked=looked,
@@ -110,7 +110,7 @@ def explanation(
         state = f"{count} records of this key" if count else "nothing for this key"
         lines.append(f"  {place.source}: {place.folder}: {state}")
     lines += [f"  skipped {path.name}: {reason}" for path, reason in shelf.skipped]
-    lines += _closest_lines(subject, key, device)
+    lines += _closest_lines(subject, key, device, shelf)
     if match is None or match.rule != "exact":
         lines.append(f"looked for: {wanted_file(subject, key, device)}")
         lines.append(f"to fill the gap: {command(subject, key)}")
@@ -145,16 +145,17 @@ def _provenance(subject: Subject, match: Match) -> Iterator[str]:
         yield "  the file names no dtypes or architecture: it serves any"
 
 
-def _closest_lines(subject: Subject, key: Key, device: Device) -> list[str]:
+def _closest_lines(subject: Subject, key: Key, device: Device, shelf: Shelf) -> list[str]:
     """The closest records in all places, and which field of each differs from what was asked."""
-    ranked = sorted(_all_records(subject, key, device), key=lambda pair: pair[0])
+    ranked = sorted(_all_records(subject, key, device, shelf), key=lambda pair: pair[0])
     lines = [text for _, text in ranked[:MOST]]
     return ["closest records:", *(f"  {line}" for line in lines)] if lines else []
 
 
 def _all_records(
-    subject: Subject, key: Key, device: Device
+    subject: Subject, key: Key, device: Device, shelf: Shelf
 ) -> Iterator[tuple[tuple[int, float], str]]:
+    reached = {found.path for found in shelf.found}
     for place in places(subject):
         for path in _json_files(place.folder):
             try:
@@ -162,6 +163,8 @@ def _all_records(
             except (OSError, ConfigFileError):
                 continue
             differ = list(_differences(file, subject, key, device))
+            if not differ and path not in reached:
+                differ = [f"no lookup builds its name, which should be {file_name(key, device)}"]
             for record in file.records:
                 if set(record.at) != set(key.nearest):
                     continue

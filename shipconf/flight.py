@@ -45,7 +45,7 @@ class Flight:
         """
         query, subject = request.query, self.resolver.subject
         path = self._lock_path(query)
-        name = f"{subject.identity} {query.key} {query.device.name}"
+        name = str(path or f"{subject.identity} {query.key} {query.device.name}")
         journal_path = path and stores.journal_path(subject, query.key, query.device)
         try:
             with files.lock(

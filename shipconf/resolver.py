@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import explain, stores
+from . import explain, settings, stores
 from .configs import Choice, Knobs, UnfitError, from_triton
 from .errors import OfflineError, warn_once
 from .keys import TIE, Bound, Key
-from .memory import Remembered
+from .memory import CAPACITY, Remembered
 from .records import Device, Record
 from .settings import Policy
 from .stores import Found, Shelf
@@ -62,10 +62,7 @@ class Request:
 
 
 class Resolver:
-    """The stored records of one kernel, its default, and what has failed in this process.
-
-    `sole` is the config of a kernel that has only one: it serves where nothing is stored.
-    """
+    """The stored records of one kernel, its default, and what has failed in this process."""
 
     def __init__(
         self, subject: Callable[[], Subject], knobs: Knobs, max_distance: float, default: Any
@@ -86,12 +83,16 @@ class Resolver:
     # --- the shelves: what the files held when they were read ---------------------------------
 
     def shelf(self, key: Key, device: Device) -> Shelf:
-        """What the stores hold for the key's exact part; read once a process."""
+        """What the stores hold for the key's exact part; read once a process, and kept for the
+        last 4,096 keys."""
         name = (key.exact, device)
         shelf = self._shelves.get(name)
         if shelf is None:
             read = stores.read(self.subject, key, device)
-            shelf = self._shelves.setdefault(name, read)
+            with self._lock:
+                while len(self._shelves) >= CAPACITY:
+                    del self._shelves[next(iter(self._shelves))]
+                shelf = self._shelves.setdefault(name, read)
         return shelf
 
     def refresh(self, key: Key, device: Device) -> None:
@@ -211,8 +212,8 @@ class Resolver:
 
     def note_miss(self, query: Query) -> None:
         """Note the miss in the file of `SHIPCONF_MISSES`, if that is set; once a process."""
-        miss = (query.key.exact, tuple(query.key.nearest.items()), str(query.key), query.device)
-        if miss not in self._noted:
+        miss = (str(query.key), query.device)
+        if settings.misses_path() is not None and miss not in self._noted:
             self._noted.add(miss)
             stores.note_miss(self.subject, query.key, query.device)
 

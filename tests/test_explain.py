@@ -233,3 +233,15 @@ def test_many_files_are_named_in_part(tmp_path):
 def test_a_kernel_that_ships_nothing_tunes_without_a_warning():
     """Most kernels ship nothing; their first launch tunes, as `triton.autotune` would."""
     Trial().launch(8, 8)
+
+
+def test_case_6_a_name_that_no_lookup_builds_is_named(tmp_path):
+    """The right record in a file of a made-up name: a miss, and the name it should have."""
+    module = package(tmp_path)
+    path = write(shelf(module), record(32, M=8))
+    lost = path.rename(path.with_name("tuned-on-my-machine.json"))
+    trial = Trial(module.told)
+    assert trial.resolve(8, 8) is None
+    words = trial.kernel.explain(trial.out, 8, 8)
+    assert lost.name in words
+    assert f"no lookup builds its name, which should be {path.stem}" in words

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,17 @@ def test_a_shipped_record_says_enough_to_compile_its_launch_again():
         assert result["warps"] == match.config["num_warps"]
         # Other versions of Triton lay shared memory out a little differently.
         assert abs(result["shared"] - match.record.resources["shared"]) <= 4096
+
+
+@pytest.mark.parametrize("example", ["gemm", "gemv"])
+def test_case_25_the_wheel_holds_the_records(example, tmp_path):
+    """All that the source folder has, even where git is told to ignore JSON."""
+    source = tmp_path / example
+    shutil.copytree(ROOT / "examples" / example, source, ignore=shutil.ignore_patterns(".venv"))
+    (source / ".gitignore").write_text("*.json\n")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    done = subprocess.run(build, cwd=source, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    shipped = {path.relative_to(source).as_posix() for path in source.rglob("*.json")}
+    assert len(shipped) == 2 and shipped <= set(zipfile.ZipFile(wheel).namelist())
