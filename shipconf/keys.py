@@ -88,15 +88,14 @@ def canonical(value: Any) -> Value:
         return tuple(canonical(item) for item in value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else Opaque(repr(float(value)))
-    try:
-        return operator.index(value)
-    except TypeError:
-        pass
     numpy_scalar = hasattr(value, "item") and getattr(value, "shape", None) == ()
     if numpy_scalar and not hasattr(value, "data_ptr"):
         plain = value.item()  # stays what it is where Python has no type for it
         return Opaque(value) if type(plain) is type(value) else canonical(plain)
-    return Opaque(value)
+    try:
+        return operator.index(value)
+    except TypeError:
+        return Opaque(value)
 
 
 def _text_or_opaque(value: bool | str | None) -> Value:

@@ -182,6 +182,8 @@ def _measure_all(progress: _Progress, history: History) -> None:
         ).items():
             progress.left_out[str(choice)] = why if isinstance(why, str) else reason(why)
         todo = [choice for choice in todo if str(choice) not in progress.left_out]
+        log.info("tuning %s: compiled in %.1f s, %d candidates to measure", plan.kernel,
+                 time.monotonic() - progress.started, len(todo))  # fmt: skip
     _warm_up(plan, todo)
     for done, choice in enumerate(todo):
         progress.say(done, len(todo))
