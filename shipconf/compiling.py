@@ -19,17 +19,19 @@ def workers() -> int:
 
 
 def compile_all(
-    candidates: Sequence[C], warm_up: Callable[[C], Any], kernel: Any, device: Device
-) -> dict[C, str | Exception]:
+    candidates: Sequence[C], warm_up: Callable[[C], Any], kernel: Any, device: Device, *,
+    in_turn: bool = False,
+) -> dict[C, str | Exception]:  # fmt: skip
     """Compile every candidate with `warm_up`; return those that cannot run, with why.
 
-    These are candidates whose compilation fails, and those that need more shared memory than a
-    block of the device can have. `kernel` is the JIT function that they are candidates of.
+    Those are candidates whose compilation fails, and those that need more shared memory than a
+    block of the device can have. `kernel` is the JIT function that they are candidates of. With
+    `in_turn`, `warm_up` runs for one at a time, on this thread: it changes arguments they share.
     """
     try:
         from triton.runtime._async_compile import AsyncCompileMode
     except ImportError:  # before Triton 3.6
-        results = _in_threads(candidates, warm_up)
+        results = _in_threads(candidates, warm_up, in_turn=in_turn)
     else:
         results = _in_async_mode(candidates, warm_up, AsyncCompileMode)
         _forget_failed(kernel)
@@ -51,10 +53,7 @@ def _in_async_mode(candidates: Sequence[C], warm_up: Callable[[C], Any], mode: A
     futures: dict[C, Future[Any]] = {}
     with ThreadPoolExecutor(workers()) as pool, mode(pool, ignore_errors=True):
         for candidate in candidates:
-            try:
-                results[candidate] = warm_up(candidate)
-            except Exception as error:
-                results[candidate] = error
+            results[candidate] = _result(warm_up, candidate)
             # Kept here, since a `FutureKernel` drops its future, and with it the error.
             if isinstance(future := getattr(results[candidate], "future", None), Future):
                 futures[candidate] = future
@@ -75,8 +74,13 @@ def _forget_failed(kernel: Any) -> None:
                 del kernels[key]
 
 
-def _in_threads(candidates: Sequence[C], warm_up: Callable[[C], Any]) -> dict[C, Any]:
+def _in_threads(
+    candidates: Sequence[C], warm_up: Callable[[C], Any], *, in_turn: bool
+) -> dict[C, Any]:
     import torch
+
+    if in_turn:
+        return {candidate: _result(warm_up, candidate) for candidate in candidates}
 
     cuda: Any = torch.cuda
     device = cuda.current_device() if cuda.is_initialized() else None
@@ -88,3 +92,10 @@ def _in_threads(candidates: Sequence[C], warm_up: Callable[[C], Any]) -> dict[C,
     with ThreadPoolExecutor(workers(), initializer=start) as pool:
         futures = {candidate: pool.submit(warm_up, candidate) for candidate in candidates}
     return {c: future.exception() or future.result() for c, future in futures.items()}
+
+
+def _result(warm_up: Callable[[C], Any], candidate: C) -> Any:
+    try:
+        return warm_up(candidate)
+    except Exception as error:
+        return error

@@ -14,7 +14,7 @@ from typing import Any
 
 from .device import foreign_options, launch_options
 from .errors import warn_once
-from .keys import canonical, to_json
+from .keys import canonical, storable, to_json
 from .records import OPTIONS, Device, option_faults
 
 Hook = Callable[[dict[str, Any]], Any]
@@ -39,7 +39,22 @@ class Choice:
     @property
     def identity(self) -> str:
         """Equal for equal configs, in whatever order their knobs stand."""
-        return json.dumps(self.document, sort_keys=True)
+        return self._identity(self.flat)
+
+    @property
+    def knobs_identity(self) -> str:
+        """Equal for configs that differ in launch options at most."""
+        return self._identity({k: v for k, v in self.flat.items() if k not in OPTIONS})
+
+    @staticmethod
+    def _identity(flat: Mapping[str, Any]) -> str:
+        values = {name: canonical(value) for name, value in flat.items()}
+        parts = {
+            # What a file cannot hold may look like another object: these two are told apart.
+            name: to_json(value) if storable(value) else [to_json(value), id(flat[name])]
+            for name, value in values.items()
+        }
+        return json.dumps(parts, sort_keys=True)
 
     def __str__(self) -> str:
         return config_text(self.document)
@@ -74,10 +89,8 @@ def distinct(choices: Iterable[Choice | None], *, ignore_options: bool = False) 
     found: dict[str, Choice] = {}
     for choice in choices:
         if choice is not None:
-            document = choice.document
-            if ignore_options:
-                document = {k: v for k, v in document.items() if k not in OPTIONS}
-            found.setdefault(json.dumps(document, sort_keys=True), choice)
+            name = choice.knobs_identity if ignore_options else choice.identity
+            found.setdefault(name, choice)
     return list(found.values())
 
 
@@ -92,13 +105,14 @@ class Knobs:
         self.live = [from_triton(config) for config in configs]
         examples = [*self.live, from_triton(default)] if _is_config(default) else self.live
         self.set_by_configs = {name for choice in examples for name in choice.flat}
-        self.tuned = {n for n in self.set_by_configs if n in self.parameters or n not in OPTIONS}
+        self.tuned = self.set_by_configs & self.parameters.keys()
         self.values: dict[str, list[Any]] = {}
         for choice in examples:
             for knob, value in choice.flat.items():
                 self.values.setdefault(knob, []).append(value)
         self.hooks = {choice.pre_hook for choice in self.live}
         self._by_identity = {choice.identity: choice for choice in reversed(examples)}
+        self._configs = dict(zip((choice.identity for choice in self.live), configs))
 
     def accept(
         self, config: Mapping[str, Any], passed: frozenset[str], device: Device, origin: str = ""
@@ -111,6 +125,8 @@ class Knobs:
         flat = self._without_foreign(config, device, origin)
         for knob, what in option_faults(flat):
             raise UnfitError(f"{knob} {what}")
+        if flat.get("num_ctas", 1) > 1 and device.arch.startswith(("sm_7", "sm_8")):
+            raise UnfitError(f"num_ctas is {flat['num_ctas']}, and {device.arch} has no clusters")
         options = launch_options(device.backend)
         for knob in flat:
             if knob in passed:
@@ -119,12 +135,16 @@ class Knobs:
                 raise UnfitError(f"{knob} is no parameter of the kernel and no launch option")
             flat[knob] = self._live_value(knob, flat[knob])
         for knob in self.tuned - flat.keys() - passed:
-            default = self.parameters[knob].default if knob in self.parameters else None
-            if knob not in self.parameters or default is inspect.Parameter.empty:
+            default = self.parameters[knob].default
+            if default is inspect.Parameter.empty:
                 raise UnfitError(f"{knob} is missing")
             flat[knob] = getattr(default, "value", default)
         choice = Choice(flat)
         return Choice(flat, self._hook(choice))
+
+    def live_config(self, choice: Choice) -> Any:
+        """The `triton.Config` among the live ones that equals the choice, or None."""
+        return self._configs.get(_complete(choice).identity)
 
     def _without_foreign(
         self, config: Mapping[str, Any], device: Device, origin: str
@@ -142,13 +162,17 @@ class Knobs:
     def _live_value(self, knob: str, value: Any) -> Any:
         """The value to launch with: of the type, or the very object, that a candidate has."""
         known = self.values.get(knob, [])
+        stored = json.dumps(value, sort_keys=True)
+        same = [v for v in known if json.dumps(to_json(canonical(v)), sort_keys=True) == stored]
         if isinstance(value, dict):  # a dtype or another object, which only a live config can give
-            for live in known:
-                if to_json(canonical(live)) == value:
-                    return live
-            raise UnfitError(f"{knob} is {json.dumps(value)}, which no live config has")
-        if known and knob not in OPTIONS and type(value) not in map(type, known):
-            kinds = sorted({type(live).__name__ for live in known})
+            if not same:
+                raise UnfitError(f"{knob} is {stored}, which no live config has")
+            if any(live is not same[0] and live != same[0] for live in same):
+                raise UnfitError(f"{knob} is {stored}, which several live values are called")
+        if same:
+            return same[0]
+        kinds = sorted({type(canonical(live)).__name__ for live in known})
+        if known and knob not in OPTIONS and type(value).__name__ not in kinds:
             raise UnfitError(f"{knob} must be {' or '.join(kinds)}, not {json.dumps(value)}")
         return value
 
@@ -156,10 +180,15 @@ class Knobs:
         """The live config's own hook. A record that equals none is unfit when hooks differ."""
         if len(self.hooks) == 1:
             return next(iter(self.hooks))
-        live = self._by_identity.get(from_triton(to_triton(choice.flat)).identity)
+        live = self._by_identity.get(_complete(choice).identity)
         if live is None:
             raise UnfitError("it equals no live config, and those have different pre_hooks")
         return live.pre_hook
+
+
+def _complete(choice: Choice) -> Choice:
+    """The choice with the launch options that it leaves out at `triton.Config`'s defaults."""
+    return from_triton(to_triton(choice.flat))
 
 
 def _is_config(value: Any) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-import threading
 from typing import Any
 
-from . import settings
+from . import forks, settings
 from .records import OPTIONS, Device
 
 # Triton's interpreter patches `triton.language` and keeps the grid in globals: one at a time.
-interpreter_lock = threading.RLock()
+interpreter_lock = forks.reentrant_lock()
 
 
 def interpreted(kernel: Any) -> bool:

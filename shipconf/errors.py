@@ -14,10 +14,11 @@ Subjects are attributes, and every error pickles with them.
 from __future__ import annotations
 
 import sys
-import threading
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
+
+from . import forks
 
 
 class ShipconfError(Exception):
@@ -108,7 +109,7 @@ class ShipconfWarning(UserWarning):
 
 
 _warned: set[Hashable] = set()
-_warned_lock = threading.Lock()
+_warned_lock = forks.lock()
 
 
 def forget_warnings() -> None:

@@ -38,7 +38,13 @@ def command(subject: Subject, key: Key) -> str:
 
 
 def _word(document: object) -> str:
-    return document if isinstance(document, str) else json.dumps(document)
+    """JSON, but for a string that cannot be taken for anything else."""
+    if isinstance(document, str):
+        try:
+            json.loads(document)
+        except ValueError:
+            return document
+    return json.dumps(document)
 
 
 def wanted_file(subject: Subject, key: Key, device: Device) -> str:

@@ -72,14 +72,19 @@ def lock(
     Yields "" when both are held, and why the latter cannot be had where it cannot: a read-only
     folder, a file system without locks, or no path. Waits up to `timeout_s` seconds, and logs
     whom it waits for (`holder()`) after 5. The lock of a killed process is free at once. Raises
-    `LockTimeout`.
+    `LockTimeout`, at once where this very thread holds the lock: waiting would never end.
     """
     timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
     deadline = time.monotonic() + timeout_s
+    if name in _mine():
+        raise _timeout(name, f"this thread, {this_process()}", 0)
     inside = _thread_lock(name, os.getpid())
-    if not inside.acquire(timeout=timeout_s):
-        raise _timeout(name, this_process(), timeout_s)
+    if not inside.acquire(timeout=min(SAY_AFTER_S, timeout_s)):
+        log.warning("waiting for another thread of %s, which holds %s", this_process(), name)
+        if not inside.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise _timeout(name, this_process(), timeout_s)
     try:
+        _mine().add(name)
         held = None
         why = "no folder to put a lock in"
         if path is not None:
@@ -91,9 +96,24 @@ def lock(
             yield why
         finally:
             if held is not None:
-                held.release()
+                with suppress(OSError):  # the file system that gave it may be gone
+                    held.release()
     finally:
+        _mine().discard(name)
         inside.release()
+
+
+def held_by_this_thread(name: str) -> bool:
+    """Whether the calling thread is inside `lock(name, …)`."""
+    return name in _mine()
+
+
+_threads = threading.local()
+
+
+def _mine() -> set[str]:
+    names: set[str] = _threads.__dict__.setdefault("names", set())
+    return names
 
 
 def _timeout(name: object, holder: str, timeout_s: float) -> LockTimeout:

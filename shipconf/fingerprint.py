@@ -13,6 +13,7 @@ import functools
 import hashlib
 import inspect
 import linecache
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -160,7 +161,7 @@ def _jit_function(value: Any) -> FunctionType | None:
 def _literal(filename: str, package: str, name: str) -> str:
     """The literal that a source file assigns to the name, as text, or "" for other names."""
     for _ in range(8):  # follows `from … import name`, and ends on an import cycle
-        assigned = _assignments(filename, package).get(name, "")
+        assigned = _assignments(filename, package, _stamp(filename)).get(name, "")
         if isinstance(assigned, str):
             return assigned
         module_name, name = assigned
@@ -173,10 +174,22 @@ def _package(module: Any) -> str:
     return getattr(module, "__package__", None) or ""
 
 
+def _stamp(filename: str) -> tuple[int, int]:
+    """Changes with the file, so that a reloaded module's constants are read again."""
+    try:
+        status = os.stat(filename)  # noqa: PTH116
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
 @functools.cache
-def _assignments(filename: str, package: str) -> dict[str, str | tuple[str, str]]:
+def _assignments(
+    filename: str, package: str, stamp: tuple[int, int]
+) -> dict[str, str | tuple[str, str]]:
     """The top-level names of a source file: a literal's text, or where it is imported from."""
     try:
+        linecache.checkcache(filename)
         tree = ast.parse("".join(linecache.getlines(filename)))
     except SyntaxError:
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,12 +14,15 @@ from . import bench, files, journal, provenance, settings, stores, tuner
 from . import device as devices
 from .configs import Choice, distinct, from_triton, to_triton
 from .errors import LockTimeout, warn_once
+from .keys import TIE
 from .memory import Remembered
 from .records import Record
 from .resolver import Match, Query, Request, Resolver, by_default
 
 if TYPE_CHECKING:
     from .kernel import ShippedKernel
+
+RETRY_S = 300.0  # how long what a launch took in the place of another's tuning serves
 
 
 class Flight:
@@ -60,7 +64,9 @@ class Flight:
             fallback = self.resolver.last_resort(query, settings.policy())
             if fallback is not None:
                 self.warn_of_failure(timeout)
-                return fallback
+                return replace(fallback, until=time.monotonic() + RETRY_S)
+            if files.held_by_this_thread(name):
+                raise  # tuning it again inside its own tuning would never end
             self.warn_of_failure(timeout, "a config tuned without the lock")
             return self._measure(request, None, force)
 
@@ -78,7 +84,8 @@ class Flight:
 
     def _measure(self, request: Request, journal_path: Path | None, force: bool) -> Remembered:
         query = request.query
-        plan = self._plan(request, journal.Journal(journal_path, query.key.nearest))
+        log = journal.Journal(journal_path, query.key.nearest, _triton_version())
+        plan = self._plan(request, log)
         if len(plan.candidates) == 1:
             return by_default(plan.candidates[0])
         outcome = tuner.tune(plan)
@@ -109,10 +116,11 @@ class Flight:
     def _pruned(self, request: Request) -> list[Any]:
         """`configs` as `prune_configs_by` leaves them, called as Triton's autotuner calls it."""
         configs = list(self.kernel.configs)
-        nargs = dict(zip(self.kernel.arg_names, request.args))
-        kwargs = {**request.kwargs, "grid": request.grid, "warmup": request.warmup}
+        if len(configs) == 1:
+            return configs
+        nargs, kwargs = self._named_as_triton_does(request)
         if early := self.prune.get("early_config_prune"):
-            configs = list(early(configs, nargs, **kwargs))
+            configs = self._early(request, early)
         model = self.prune.get("perf_model")
         top_k = self.prune.get("top_k", 1.0)
         if model is None:
@@ -126,6 +134,25 @@ class Flight:
         flats = {config: from_triton(config).flat for config in configs}
         return sorted(configs, key=lambda c: model(**{**nargs, **kwargs, **flats[c]}))[:top_k]
 
+    def allows(self, request: Request, choice: Choice, distance: float) -> bool:
+        """Whether `early_config_prune` lets a config that was stored for another point serve.
+
+        It may drop configs that are wrong for a shape, not only slow ones.
+        """
+        early = self.prune.get("early_config_prune")
+        live = self.resolver.knobs.live_config(choice)
+        if early is None or live is None or distance <= TIE or len(self.kernel.configs) == 1:
+            return True
+        return any(config is live for config in self._early(request, early))
+
+    def _early(self, request: Request, early: Callable[..., Any]) -> list[Any]:
+        nargs, kwargs = self._named_as_triton_does(request)
+        return list(early(list(self.kernel.configs), nargs, **kwargs))
+
+    def _named_as_triton_does(self, request: Request) -> tuple[dict[str, Any], dict[str, Any]]:
+        nargs = dict(zip(self.kernel.arg_names, request.args))
+        return nargs, {**request.kwargs, "grid": request.grid, "warmup": request.warmup}
+
     def _plan(self, request: Request, log: journal.Journal) -> tuner.Plan:
         kernel, query = self.kernel, request.query
 
@@ -135,9 +162,7 @@ class Flight:
             )
 
         # Without those that failed at a launch, which would win, and fail, over and over.
-        candidates = [
-            c for c in self.candidates(request) if not self.resolver.is_bad(query.device, c)
-        ]
+        candidates = [c for c in self.candidates(request) if not self.resolver.is_bad(query, c)]
         default = self.resolver.default(query)
         same = [c for c in candidates if default is not None and c.identity == default.identity]
         return tuner.Plan(
@@ -161,6 +186,9 @@ class Flight:
             yield
             return
         name = f"gpu-{devices.physical_id()}"
+        if files.held_by_this_thread(name):  # a kernel launched inside another's tuning
+            yield
+            return
         try:
             path = settings.cache_dir() / "v1" / f"{name}.lock"
         except RuntimeError:
@@ -239,6 +267,13 @@ class Flight:
             f"nothing can be tuned. Call {name}.prepare(…, grid=…) before the capture",
         )  # fmt: skip
         return f"a CUDA graph is being captured: call {name}.prepare(…, grid=…) before the capture"
+
+
+def _triton_version() -> str:
+    import triton
+
+    version: str = triton.__version__
+    return version
 
 
 def _innermost(fn: Any) -> Any:

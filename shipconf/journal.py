@@ -30,16 +30,20 @@ class History:
 
 
 class Journal:
-    """The events of the tuning of one point (`at`). Without a path, it forgets."""
+    """The events of the tuning of one point (`at`). Without a path, it forgets.
 
-    def __init__(self, path: Path | None, at: Mapping[str, int]) -> None:
+    Times measured under another `version` (of Triton) do not count.
+    """
+
+    def __init__(self, path: Path | None, at: Mapping[str, int], version: str = "") -> None:
         self.path = path
         self.at = dict(at)
+        self.version = version
 
     def start(self) -> History:
         """Note that this process begins, and return what came before."""
         history = self._history()
-        self._append("start", pid=os.getpid(), host=socket.gethostname())
+        self._append("start", pid=os.getpid(), host=socket.gethostname(), version=self.version)
         return history
 
     def running(self, candidate: str) -> None:
@@ -80,6 +84,7 @@ class Journal:
 
     def _history(self) -> History:
         history = History()
+        comparable = True
         running: str | None = None  # the candidate that runs, as far as the journal tells
         died_with: str | None = None  # the one that ran at the latest death
         for event in events(self.path):
@@ -87,6 +92,7 @@ class Journal:
                 continue
             match event:
                 case {"event": "start"}:
+                    comparable = event.get("version", "") == self.version
                     if running is not None and running == died_with:
                         history.left_out[running] = "was running when its process died, twice"
                     died_with, running = running or died_with, None
@@ -94,7 +100,8 @@ class Journal:
                     running = candidate
                 case {"event": "measured", "candidate": str(c), "stage": str(stage),
                       "times_ms": list(times)}:  # fmt: skip
-                    history.times[c, stage] = times
+                    if comparable:
+                        history.times[c, stage] = times
                     running = died_with = None
                 case {"event": "failed", "candidate": str(c), "fatal": True, "reason": reason}:
                     history.left_out[c] = f"ended its process: {reason}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,10 +22,10 @@ from .keys import AskedDtypes, Binder, Dtype, Entry, dtype_name, dtypes_text
 from .lookup import Lookup, config_failed, is_mock
 from .memory import Memory, Remembered
 from .records import Device, Record
-from .resolver import Match, Query, Request, Resolver
+from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 from .subject import Subject, subject_of
-from .tuner import Hooks
+from .tuner import Hooks, OutOfMemory, out_of_memory
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             _check_names(what, names, self.arg_names)
         signature = inspect.signature(self.base_fn)
         self._configs_dir = configs_dir
-        self._binder = Binder(signature, key, nearest)
+        set_by_configs = {name for config in self.configs for name in config.kwargs}
+        # As Triton does, a key entry that the configs set is ignored: it is no input.
+        self._binder = Binder(signature, [n for n in key if n not in set_by_configs], nearest)
         self._target = _OneAtATime(fn) if devices.interpreted(fn) else fn
         self._resolver = Resolver(
             lambda: self._subject, Knobs(self.name, signature, self.configs, default),
@@ -95,6 +98,14 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         self._overrides: list[Any] = []
         self._workload: Callable[..., Launch] | None = None
         self._latest: Remembered | None = None
+        # What Triton's own decorator keeps under these names, for tools that read them.
+        pruning = dict(prune_configs_by or {})
+        self.reset_to_zero = list(hooks.reset_to_zero)
+        self.restore_value = list(hooks.restore_value)
+        self.perf_model, self.configs_top_k = pruning.get("perf_model"), pruning.get("top_k", 1.0)
+        self.early_config_prune = pruning.get("early_config_prune")
+        self.num_warmups, self.num_reps, self.use_cuda_graph = warmup, rep, use_cuda_graph
+        self.cache_results = True
         self.configs_timings: dict[Any, list[float]] = {}
         self.bench_time: float | None = None
 
@@ -114,10 +125,11 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             return self._run_with_care(args, kwargs, grid, warmup)
         if (
             self._overrides
-            or (known.policy is not None and known.policy != settings.policy())
+            or (known.policy is not None and not known.serves(settings.policy()))
             or (kwargs and not known.flat.keys().isdisjoint(kwargs))
         ):
             return self._run_with_care(args, kwargs, grid, warmup)
+        self._latest = known  # for tools that read `best_config`; no launch depends on it
         try:
             return known.start(*args, grid=grid, warmup=warmup, **kwargs)
         except Exception as error:
@@ -134,7 +146,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         Arguments may be dtypes in the place of tensors, as in Triton.
         """
         mocked = map(MockTensor.wrap_dtype, args)
-        return self.run(*mocked, grid=grid, warmup=True, **kwargs)
+        compiled = self.run(*mocked, grid=grid, warmup=True, **kwargs)
+        return compiled if isinstance(compiled, list) else [compiled]
 
     def _run_with_care(
         self, args: Any, kwargs: dict[str, Any], grid: Any, warmup: bool,
@@ -142,27 +155,64 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     ) -> Any:  # fmt: skip
         """A launch that memory alone cannot serve: look up, launch, go on where a config fails."""
         request = self._request(args, kwargs, grid, warmup)
-        first_error: Exception | None = None
-        while True:
-            if failed is not None:
-                bad, error = failed
-                first_error = first_error or error
-                self._forget(request, bad, error)
-            known = self._find(request, first_error)
-            if isinstance(known, list):
-                return [self._start(request, choice.flat) for choice in known]
-            if known.pre_hook is not None and not warmup:
-                known.pre_hook({**request.query.named, **request.bound.options, **known.flat})
-            try:
-                return self._start(request, known.flat)
-            except Exception as error:
-                if not config_failed(error, known):
-                    raise first_error or error from None
-                failed = (known, error)
+        return self._attempt(request, lambda known: self._start(request, known), failed)
 
-    def _start(self, request: Request, flat: Mapping[str, Any]) -> Any:
+    def _attempt(
+        self, request: Request, start: Callable[[Remembered], Any],
+        failed: tuple[Remembered, Exception] | None = None,
+    ) -> Any:  # fmt: skip
+        """`start` with one config after another, until one does not fail.
+
+        The failed ones stay marked only where another launched. Where none did, the launch
+        itself is at fault: the first error is raised, and no config pays for it.
+        """
+        failures = [failed] if failed is not None else []
+        try:
+            while True:
+                for known, _ in failures[-1:]:
+                    self._forget(request, known)
+                found = self._find(request, failures[0][1] if failures else None)
+                if isinstance(found, list):
+                    return [start(by_default(choice)) for choice in found]
+                try:
+                    started = start(found)
+                except Exception as error:
+                    if not self._blames(request, found, error):
+                        raise failures[0][1] if failures else error from None
+                    failures.append((found, error))
+                else:
+                    break
+        except BaseException:
+            for known, _ in failures:
+                self._forget(request, known)  # and what was tried in its place
+                self._resolver.absolve(request.query, Choice(known.flat))
+            raise
+        for known, failure in failures:
+            self._resolver.warn_of_bad(request.query, known, failure)
+        return started
+
+    def _blames(self, request: Request, known: Remembered, error: Exception) -> bool:
+        """Whether the config is to blame for a launch that failed.
+
+        What an unknown error means, compiling alone tells: a config of a file may be refused by
+        Triton in many ways.
+        """
+        if config_failed(error, known):
+            return True
+        stored = known.match.source in ("path", "package", "user")
+        if not stored or devices.interpreted(self.fn) or out_of_memory(error):
+            return False
+        try:
+            self._start(replace(request, warmup=True), known)
+        except Exception as again:
+            return type(again) is type(error)
+        return False
+
+    def _start(self, request: Request, known: Remembered) -> Any:
+        if known.pre_hook is not None and not (request.warmup and is_mock(request.query.named)):
+            known.pre_hook({**request.query.named, **request.bound.options, **known.flat})
         return self._target.run(
-            *request.args, grid=request.grid, warmup=request.warmup, **request.kwargs, **flat
+            *request.args, grid=request.grid, warmup=request.warmup, **request.kwargs, **known.flat
         )
 
     def _request(
@@ -176,9 +226,11 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
                 "one of them"
             )
         query = Query(
-            self._binder.key(bound.named), devices.current(self.fn), bound.passed, bound.named
-        )
-        return Request(query, bound, args, kwargs, grid, warmup)
+            self._binder.key(bound.named), devices.current(self.fn), bound.passed, bound.named,
+            lambda choice, distance: self._flight.allows(request, choice, distance),
+        )  # fmt: skip
+        request = Request(query, bound, args, kwargs, grid, warmup)
+        return request
 
     def _check_heuristics(self) -> None:
         fn = self.fn
@@ -206,13 +258,13 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         memory = self._memory_for(request)
         key = memory.key(*request.args, **request.kwargs)
         known = memory.launches.get(key)
-        if known is not None and known.policy in (None, settings.policy()):
+        if known is not None and known.serves(settings.policy()):
             return known
         found = self._lookup.find(request, error)
         if isinstance(found, Remembered):
             self._latest = found
             passing = request.warmup or is_mock(request.query.named) or devices.capturing()
-            if not passing:
+            if not passing and found.until > time.monotonic():
                 self._remember(memory, key, found)
         return found
 
@@ -222,11 +274,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         if (hook := found.pre_hook) is None:
             memory.remember(key, replace(found, start=launch))
             return
-        names = self.arg_names
+        names, defaults = self.arg_names, self._binder.defaults
 
         def after_hook(*args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-            if not warmup:
-                hook({**dict(zip(names, args)), **kwargs, **found.flat})
+            named = {**defaults, **dict(zip(names, args)), **kwargs, **found.flat}
+            if not (warmup and is_mock(named)):
+                hook(named)
             return launch(*args, grid=grid, warmup=warmup, **kwargs)
 
         memory.remember(key, replace(found, start=after_hook))
@@ -243,9 +296,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         self._memory = memory = memory.learn(request.query.named)
         return memory
 
-    def _forget(self, request: Request, known: Remembered, error: Exception) -> None:
-        choice = Choice(known.flat, known.pre_hook)
-        self._resolver.mark_bad(request.query.device, choice, error, known.match.path)
+    def _forget(self, request: Request, known: Remembered) -> None:
+        self._resolver.mark_bad(request.query, Choice(known.flat))
         memory = self._memory_for(request)
         memory.launches.pop(memory.key(*request.args, **request.kwargs), None)
 
@@ -262,7 +314,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             return self._match(self._overridden(request.query))
         memory = self._memory_for(request)
         known = memory.launches.get(memory.key(*args, **kwargs))
-        if known is not None and known.policy in (None, settings.policy()):
+        if known is not None and known.serves(settings.policy()):
             return self._match(known)
         found = self._lookup.without_tuning(request.query, lambda: self._lookup.sole(request))
         return self._match(found)
@@ -322,20 +374,17 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         Call it before capturing a CUDA graph, and before serving. Raises what a launch would.
         """
         request = self._request(args, kwargs, grid)
-        first_error: Exception | None = None
-        while True:
-            known = self._find(request, first_error)
-            assert isinstance(known, Remembered)
-            try:
-                compiled = self._target.run(*args, grid=grid, warmup=True, **kwargs, **known.flat)
-                getattr(compiled, "_init_handles", lambda: None)()  # loads the binary
-                match: Match = known.match
-                return match
-            except Exception as error:
-                if not config_failed(error, known):
-                    raise first_error or error from None
-                first_error = first_error or error
-                self._forget(request, known, error)
+        warm = replace(request, warmup=True)
+        used: list[Remembered] = []
+
+        def compile_and_load(known: Remembered) -> None:
+            compiled = self._start(warm, known)
+            getattr(compiled, "_init_handles", lambda: None)()  # loads the binary
+            used.append(known)
+
+        self._attempt(request, compile_and_load)
+        match: Match = used[-1].match
+        return match
 
     def workload(self, build: Callable[..., Launch]) -> Callable[..., Launch]:
         """Register how to build a launch from key and nearest values: a decorator.
@@ -359,7 +408,10 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             raise self._resolver.offline_error(request.query, "tuning is forbidden (offline)")
         found = None if force else self._resolver.near(request.query)
         if found is None or found.match.rule != "exact" or found.match.record is None:
-            found = self._flight.tune(request, force=force, exact=True)
+            try:
+                found = self._flight.tune(request, force=force, exact=True)
+            except OutOfMemory as failure:
+                raise failure.__cause__ or failure from None
         memory = self._memory_for(request)
         self._remember(memory, memory.key(*request.args, **request.kwargs), found)
         self._latest = found
@@ -437,7 +489,7 @@ def shipped_autotune(
 
     - `nearest`: entries, integers of at least 1, that a stored record need not have exactly: a
       launch takes the record of the nearest values, in octaves (`|log2(asked / tuned)|`, summed),
-      at most `max_distance` away.
+      at most `max_distance` away, unless `early_config_prune` drops its config here.
     - `default`: a `triton.Config`, or a function of the named arguments that returns one, to
       launch with where nothing is stored and nothing may be tuned.
     - `configs_dir`: the folder of the shipped records, relative to the kernel's source file;

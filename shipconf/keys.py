@@ -119,7 +119,14 @@ def typed(value: Value) -> tuple[Any, ...]:
     """The value with its type, so that `1`, `True` and `1.0` differ where Python says equal."""
     if isinstance(value, tuple):
         return ("tuple", *map(typed, value))
-    return (type(value).__name__, value)
+    content = value.value if isinstance(value, Opaque) else value
+    try:
+        hash(content)
+    except TypeError:
+        content = repr(content)
+    if isinstance(content, float) and content != content:  # NaN equals nothing
+        content = "nan"
+    return (type(value).__name__, content)
 
 
 def to_json(value: Value) -> Any:
@@ -129,8 +136,16 @@ def to_json(value: Value) -> Any:
     if isinstance(value, tuple):
         return {"tuple": [to_json(item) for item in value]}
     if isinstance(value, Opaque):
-        return {"opaque": f"{type(value.value).__name__} {value.value!r}"[:80]}
+        return {"opaque": _opaque_name(value.value)}
     return value
+
+
+def _opaque_name(value: Any) -> str:
+    """A JIT function by its module and qualified name, another object as Python shows it."""
+    function = getattr(value, "fn", value)
+    if inspect.isfunction(function):
+        return f"function {function.__module__}:{function.__qualname__}"
+    return f"{type(value).__name__} {value!r}"
 
 
 def from_json(document: Any) -> Value:
@@ -279,6 +294,11 @@ class Binder:
         self, signature: inspect.Signature, key: Sequence[Entry], nearest: Sequence[Entry]
     ) -> None:
         self.signature = signature
+        self.defaults = {
+            name: parameter.default
+            for name, parameter in signature.parameters.items()
+            if parameter.default is not parameter.empty
+        }
         self.key_entries = _entries("key", key, signature)
         self.nearest_entries = _entries("nearest", nearest, signature)
         if both := set(self.key_entries) & set(self.nearest_entries):
@@ -352,7 +372,7 @@ def _entries(
     if isinstance(entries, str):
         raise ValueError(f"{what} is a list of argument names, not the string {entries!r}")
     found: dict[str, Callable[[Mapping[str, Any]], Any] | None] = {}
-    for entry in entries:
+    for entry in dict.fromkeys(entries):  # a repeat says nothing new, as in Triton
         name, function = (entry, None) if isinstance(entry, str) else entry
         if function is None and name not in signature.parameters:
             raise ValueError(

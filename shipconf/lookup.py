@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from . import device as devices
@@ -67,6 +68,8 @@ class Lookup:
                 cause = failure.__cause__ if isinstance(failure, OutOfMemory) else None
                 raise cause or failure from None
             self.flight.warn_of_failure(failure)
+            if isinstance(failure, OutOfMemory):
+                return replace(fallback, until=0.0)  # for this launch: there may be memory later
             return fallback
 
     def _why_not_tune(self, request: Request, policy: Policy) -> str:
@@ -98,7 +101,7 @@ class Lookup:
     def sole(self, request: Request) -> Remembered | None:
         """The only candidate, where pruning leaves no choice: there is nothing to measure."""
         candidates = self.flight.candidates(request)
-        usable = [c for c in candidates if not self.resolver.is_bad(request.query.device, c)]
+        usable = [c for c in candidates if not self.resolver.is_bad(request.query, c)]
         return by_default(usable[0]) if len(candidates) == 1 and usable else None
 
     def sole_declared(self) -> Remembered | None:

@@ -9,11 +9,13 @@ tensor was seen, `x.__class__` where a plain value was. An argument that turns o
 from __future__ import annotations
 
 import inspect
-import threading
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import forks
 from .keys import Binder, dtype_mark, typed
 
 CAPACITY = 4096  # shapes
@@ -35,7 +37,8 @@ def _not_started(*args: Any, **kwargs: Any) -> Any:
 class Remembered:
     """What a launch needs: the knobs, the config's own hook, and the match they came from.
 
-    `policy` is None where the match serves under every policy, else the only one it serves.
+    `policy` is None where the match serves under every policy, else the only one it serves, and
+    that until the time `until` (of `time.monotonic`).
     `start` launches the kernel with the knobs, after the hook.
     """
 
@@ -44,6 +47,13 @@ class Remembered:
     match: Any
     policy: int | None = None
     start: Callable[..., Any] = _not_started
+    until: float = math.inf
+
+    def serves(self, policy: int) -> bool:
+        """Whether it may be launched with under the policy, now."""
+        return self.policy is None or (
+            self.policy == policy and (self.until == math.inf or time.monotonic() < self.until)
+        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Memory:
     kinds: Mapping[str, str] = field(default_factory=dict)
     launches: dict[Any, Remembered] = field(default_factory=dict)
     key: Callable[..., Any] = field(init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: Any = field(default_factory=forks.lock)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", _generate(self.binder, self.kinds, self.device))
@@ -90,7 +100,11 @@ def _kind(value: Any) -> str:
         return "tensor"
     if isinstance(value, tuple) or hasattr(value, "base"):
         return "mixed"
-    return "plain"
+    try:
+        hash(value)
+    except TypeError:
+        return "mixed"
+    return "mixed" if isinstance(value, float) and value != value else "plain"
 
 
 def _mark(value: Any) -> Any:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import explain, settings, stores
+from . import explain, forks, settings, stores
 from .configs import Choice, Knobs, UnfitError, from_triton
 from .errors import OfflineError, warn_once
-from .keys import TIE, Bound, Key
+from .keys import TIE, Bound, Key, dtypes_text
 from .memory import CAPACITY, Remembered
 from .records import Device, Record
 from .settings import Policy
@@ -41,12 +40,16 @@ class Match:
 
 @dataclass(frozen=True)
 class Query:
-    """One lookup: its key and device, the names that the launch passes, and the arguments."""
+    """One lookup: its key and device, the names that the launch passes, and the arguments.
+
+    `allows` tells whether a stored choice from a distance may serve these arguments.
+    """
 
     key: Key
     device: Device
     passed: frozenset[str]
     named: Mapping[str, Any]
+    allows: Callable[[Choice, float], bool] = lambda choice, distance: True
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +75,9 @@ class Resolver:
         self.max_distance = max_distance
         self.default_config = default
         self._shelves: dict[Any, Shelf] = {}
-        self._bad: set[tuple[Device, str]] = set()
+        self._bad: set[tuple[Any, ...]] = set()
         self._noted: set[Any] = set()
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     @property
     def subject(self) -> Subject:
@@ -144,7 +147,7 @@ class Resolver:
 
     def usable_default(self, query: Query) -> Remembered | None:
         choice = self.default(query)
-        if choice is None or self.is_bad(query.device, choice):
+        if choice is None or self.is_bad(query, choice):
             return None
         return by_default(choice)
 
@@ -174,7 +177,7 @@ class Resolver:
                     f"{name}: a record in {found.path} is stale and does not serve: {error}",
                 )  # fmt: skip
                 continue
-            if not self.is_bad(query.device, choice):
+            if not self.is_bad(query, choice) and query.allows(choice, distance):
                 yield distance, found, choice
 
     def incumbent(self, query: Query) -> Choice | None:
@@ -231,18 +234,32 @@ class Resolver:
 
     # --- configs that failed at launch --------------------------------------------------------
 
-    def mark_bad(self, device: Device, choice: Choice, error: Exception, origin: object) -> None:
-        """Do not use the config on the device again in this process."""
-        self._bad.add((device, choice.identity))
+    def mark_bad(self, query: Query, choice: Choice) -> None:
+        """Do not use the config for the key and device again in this process."""
+        self._bad.add(_bad_name(query, choice))
+
+    def absolve(self, query: Query, choice: Choice) -> None:
+        """Take the mark back: nothing else could launch, so the config is not at fault."""
+        self._bad.discard(_bad_name(query, choice))
+
+    def is_bad(self, query: Query, choice: Choice) -> bool:
+        """Whether the config failed for the key and device in this process."""
+        return _bad_name(query, choice) in self._bad
+
+    def warn_of_bad(self, query: Query, known: Remembered, error: Exception) -> None:
+        """Warn once of a config that failed where another one launched."""
         first = (str(error).splitlines() or [""])[0]
+        choice = Choice(known.flat)
         warn_once(
-            self.subject.name, ("failed", device, str(choice)),
-            f"{self.subject.name} on {device.name}: the config {choice} of {origin} fails and is "
-            f"not used again in this process: {type(error).__name__}: {first}",
+            self.subject.name, ("failed", *_bad_name(query, choice)),
+            f"{self.subject.name} on {query.device.name}: the config {choice} of "
+            f"{known.match.path} fails and is not used again in this process: "
+            f"{type(error).__name__}: {first}",
         )  # fmt: skip
 
-    def is_bad(self, device: Device, choice: Choice) -> bool:
-        return (device, choice.identity) in self._bad
+
+def _bad_name(query: Query, choice: Choice) -> tuple[Any, ...]:
+    return query.device, query.key.exact, dtypes_text(query.key.dtypes), choice.identity
 
 
 def by_default(choice: Choice) -> Remembered:

@@ -1,18 +1,19 @@
 """What the environment decides: the only reader of `os.environ`.
 
-Every function reads its variable when it is called; none is called on the launch path of a
-known key. An empty variable counts as unset. A bad value is a `ValueError` that names the
-variable and the values allowed.
+Every function reads its variable when it is called. On the launch path of a known key none is,
+but for `policy` where a far record or the default serves. An empty variable counts as unset. A
+bad value is a `ValueError` that names the variable and the values allowed.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
+
+from . import forks
 
 
 class Policy(IntEnum):
@@ -29,7 +30,7 @@ _OFFLINE_VALUES = {"0": Policy.TUNE, "1": Policy.OFFLINE, "strict": Policy.STRIC
 # Entered `offline` blocks. The process shares them: autograd launches backward kernels on
 # threads of its own, which must obey the block around `loss.backward()` too.
 _entered: list[Policy] = []
-_entered_lock = threading.Lock()
+_entered_lock = forks.lock()
 
 
 @contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from .fingerprint import fingerprint, plain_function
@@ -33,6 +35,14 @@ class Subject:
     fingerprint: str | None
 
 
+def _name_in(module: str, function: FunctionType) -> str:
+    """What the module calls the tuned kernel; the function's own name where it calls it nothing."""
+    for name, value in list(vars(sys.modules.get(module, object)).items()):
+        if getattr(value, "base_fn", None) is function and hasattr(value, "resolve_for"):
+            return name
+    return function.__name__
+
+
 def subject_of(kernel: Any, name: str, binder: Binder, configs_dir: str | Path | None) -> Subject:
     """The subject for a `@triton.jit` kernel.
 
@@ -51,7 +61,7 @@ def subject_of(kernel: Any, name: str, binder: Binder, configs_dir: str | Path |
     found = not source.name.startswith("<") or folder.is_absolute()
     return Subject(
         name=name,
-        target=f"{source if module == '__main__' else module}:{function.__name__}",
+        target=f"{source if module == '__main__' else module}:{_name_in(module, function)}",
         stem=source.stem,
         package=source.parent.absolute() / folder if found else None,
         own_folder=configs_dir is not None,

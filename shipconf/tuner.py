@@ -78,8 +78,6 @@ class Hooks:
         copies = {name: named[name].clone() for name in names}
         try:
             yield
-            if self.pre_hook is not None:
-                self.pre_hook(named, reset_only=True)
         finally:
             with suppress(Exception):  # after a fatal error nothing can be copied
                 for name, copy in copies.items():
@@ -170,16 +168,21 @@ def tune(plan: Plan) -> Outcome:
         raise progress.error("pruning left no candidate")
     if not progress.timings:
         raise progress.error("no candidate works; the reason of each:")
-    return _outcome(progress)
+    outcome = _outcome(progress)
+    if plan.hooks.pre_hook is not None:
+        plan.hooks.pre_hook({**plan.named, **outcome.winner.flat}, reset_only=True)
+    return outcome
 
 
 def _measure_all(progress: _Progress, history: History) -> None:
     plan = progress.plan
     todo = [choice for choice in plan.candidates if str(choice) not in progress.left_out]
     if plan.device.backend != "interpreter":
-        for choice, why in compile_all(
-            todo, lambda choice: plan.launch(choice, True), plan.jit, plan.device
-        ).items():
+        in_turn = any(choice.pre_hook is not None for choice in todo)
+        failed = compile_all(
+            todo, functools.partial(_compile, plan), plan.jit, plan.device, in_turn=in_turn
+        )
+        for choice, why in failed.items():
             progress.left_out[str(choice)] = why if isinstance(why, str) else reason(why)
         todo = [choice for choice in todo if str(choice) not in progress.left_out]
         log.info("tuning %s: compiled in %.1f s, %d candidates to measure", plan.kernel,
@@ -190,6 +193,12 @@ def _measure_all(progress: _Progress, history: History) -> None:
         _measure(progress, history, choice, "short")
     if not plan.bench.single_pass and progress.timings:
         _measure_finalists(progress, history)
+
+
+def _compile(plan: Plan, choice: Choice) -> Any:
+    if choice.pre_hook is not None:  # it may set what is compiled: a descriptor's block, say
+        choice.pre_hook({**plan.named, **choice.flat})
+    return plan.launch(choice, True)
 
 
 def _warm_up(plan: Plan, todo: Sequence[Choice]) -> None:
@@ -310,7 +319,7 @@ def _outcome(progress: _Progress) -> Outcome:
     )  # fmt: skip
     compiled = None
     if plan.device.backend != "interpreter":
-        compiled = plan.launch(winner, True)
+        compiled = _compile(plan, winner)
     default_ms = round(default.median, 6) if default else None
     return Outcome(winner, progress.timings, progress.left_out, default_ms, seconds, compiled)
 

@@ -153,7 +153,7 @@ def test_the_user_s_hooks_run_around_each_measured_call_and_replace_the_default_
     assert calls == [
         ("pre", 16, False, 8), ("post", 16, None, 132), ("pre", 32, False, 8),
         ("post", 32, None, 164), ("pre", 64, False, 8), ("post", 64, None, 228),
-        ("pre", None, True, 8),
+        ("pre", 64, True, 8),
     ]  # fmt: skip
     calls.clear()
     assert trial.run() == 100 + 4 * 64
@@ -238,14 +238,16 @@ def test_a_record_that_equals_no_live_config_is_a_miss_where_hooks_differ():
     assert fewer.measured == [16, 32]
 
 
-def test_a_config_s_pre_hook_does_not_run_for_a_warmup():
+def test_a_config_s_pre_hook_runs_for_a_warmup_on_real_arguments_alone():
+    """As in Triton: it may set what is compiled. Dtypes in the place of tensors it is spared."""
     told: list[Any] = []
     trial = Trial(configs=hooked(told))
     trial.launch(8, 8)
     told.clear()
-    trial.kernel.run(trial.out, 8, 8, grid=(1,), warmup=True)
     trial.kernel.warmup(torch.int32, 8, 8, grid=(1,))
     assert told == []
+    trial.kernel.run(trial.out, 8, 8, grid=(1,), warmup=True)
+    assert len(told) == 1
 
 
 def test_pre_hook_of_the_winner_runs_before_the_launch_that_tuned():

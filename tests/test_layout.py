@@ -17,6 +17,7 @@ PACKAGE = Path(shipconf.__file__).parent
 # From the bottom up. A module imports modules of lower layers only; function-level imports count.
 # `cli` and `interop` are packages: their own modules may import one another.
 LAYERS = [
+    {"forks"},
     {"errors", "settings", "keys", "fingerprint"},
     {"records", "memory", "files", "subject"},
     {"device", "stores", "journal", "compiling"},

@@ -49,11 +49,13 @@ def run(chosen: argparse.Namespace) -> int:
     try:
         kernel = load(chosen.kernel)
         key = dict(_pair(text) for text in chosen.key)
-        near = {n: v.split(",") for n, _, v in (text.partition("=") for text in chosen.at)}
+        near: dict[str, list[str]] = {}
+        for name, _, at in (text.partition("=") for text in chosen.at):
+            near.setdefault(name, []).extend(at.split(","))
         points = [dict(zip(near, map(int, point))) for point in itertools.product(*near.values())]
         for point in points:
             _tune(kernel, {**key, **point}, chosen)
-    except (ShipconfError, ValueError, TypeError) as error:
+    except (ShipconfError, ValueError, TypeError, RuntimeError) as error:
         print(f"shipconf tune: {error}", file=sys.stderr)
         return 2
     return 0
