@@ -6,6 +6,7 @@ nothing, and a compiler's complaint about a stale knob helps nobody.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -102,17 +103,34 @@ class Knobs:
     ) -> None:
         self.name = name
         self.parameters = signature.parameters
+        self.configs = list(configs)
         self.live = [from_triton(config) for config in configs]
-        examples = [*self.live, from_triton(default)] if _is_config(default) else self.live
-        self.set_by_configs = {name for choice in examples for name in choice.flat}
+        self._examples = [*self.live, from_triton(default)] if _is_config(default) else self.live
+        self.set_by_configs = {name for choice in self._examples for name in choice.flat}
         self.tuned = self.set_by_configs & self.parameters.keys()
-        self.values: dict[str, list[Any]] = {}
-        for choice in examples:
-            for knob, value in choice.flat.items():
-                self.values.setdefault(knob, []).append(value)
         self.hooks = {choice.pre_hook for choice in self.live}
-        self._by_identity = {choice.identity: choice for choice in reversed(examples)}
-        self._configs = dict(zip((choice.identity for choice in self.live), configs))
+
+    # What follows costs milliseconds for a hundred configs, so it waits until it is needed.
+
+    @functools.cached_property
+    def _by_identity(self) -> dict[str, tuple[Choice, Any]]:
+        # The default comes last, so that a live config it equals takes its place.
+        pairs = list(zip(self._examples, [*self.configs, None]))
+        return {choice.identity: (choice, config) for choice, config in reversed(pairs)}
+
+    @functools.cached_property
+    def _values(self) -> dict[str, dict[str, list[Any]]]:
+        """The different values that live configs have for each knob, by their JSON text."""
+        seen: dict[str, dict[Any, Any]] = {}
+        for choice in self._examples:
+            for knob, value in choice.flat.items():
+                seen.setdefault(knob, {}).setdefault((type(value), _hashable(value)), value)
+        texts: dict[str, dict[str, list[Any]]] = {}
+        for knob, values in seen.items():
+            for value in values.values():
+                text = json.dumps(to_json(canonical(value)), sort_keys=True)
+                texts.setdefault(knob, {}).setdefault(text, []).append(value)
+        return texts
 
     def accept(
         self, config: Mapping[str, Any], passed: frozenset[str], device: Device, origin: str = ""
@@ -144,7 +162,7 @@ class Knobs:
 
     def live_config(self, choice: Choice) -> Any:
         """The `triton.Config` among the live ones that equals the choice, or None."""
-        return self._configs.get(_complete(choice).identity)
+        return self._by_identity.get(_complete(choice).identity, (None, None))[1]
 
     def _without_foreign(
         self, config: Mapping[str, Any], device: Device, origin: str
@@ -161,17 +179,17 @@ class Knobs:
 
     def _live_value(self, knob: str, value: Any) -> Any:
         """The value to launch with: of the type, or the very object, that a candidate has."""
-        known = self.values.get(knob, [])
+        known = self._values.get(knob, {})
         stored = json.dumps(value, sort_keys=True)
-        same = [v for v in known if json.dumps(to_json(canonical(v)), sort_keys=True) == stored]
+        same = known.get(stored, [])
         if isinstance(value, dict):  # a dtype or another object, which only a live config can give
             if not same:
                 raise UnfitError(f"{knob} is {stored}, which no live config has")
-            if any(live is not same[0] and live != same[0] for live in same):
+            if len(same) > 1:
                 raise UnfitError(f"{knob} is {stored}, which several live values are called")
         if same:
             return same[0]
-        kinds = sorted({type(canonical(live)).__name__ for live in known})
+        kinds = sorted({type(canonical(v)).__name__ for values in known.values() for v in values})
         if known and knob not in OPTIONS and type(value).__name__ not in kinds:
             raise UnfitError(f"{knob} must be {' or '.join(kinds)}, not {json.dumps(value)}")
         return value
@@ -180,7 +198,7 @@ class Knobs:
         """The live config's own hook. A record that equals none is unfit when hooks differ."""
         if len(self.hooks) == 1:
             return next(iter(self.hooks))
-        live = self._by_identity.get(_complete(choice).identity)
+        live, _ = self._by_identity.get(_complete(choice).identity, (None, None))
         if live is None:
             raise UnfitError("it equals no live config, and those have different pre_hooks")
         return live.pre_hook
@@ -189,6 +207,14 @@ class Knobs:
 def _complete(choice: Choice) -> Choice:
     """The choice with the launch options that it leaves out at `triton.Config`'s defaults."""
     return from_triton(to_triton(choice.flat))
+
+
+def _hashable(value: Any) -> Any:
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value
 
 
 def _is_config(value: Any) -> bool:

@@ -140,10 +140,10 @@ class Flight:
         It may drop configs that are wrong for a shape, not only slow ones.
         """
         early = self.prune.get("early_config_prune")
-        live = self.resolver.knobs.live_config(choice)
-        if early is None or live is None or distance <= TIE or len(self.kernel.configs) == 1:
+        if early is None or distance <= TIE or len(self.kernel.configs) == 1:
             return True
-        return any(config is live for config in self._early(request, early))
+        live = self.resolver.knobs.live_config(choice)
+        return live is None or any(config is live for config in self._early(request, early))
 
     def _early(self, request: Request, early: Callable[..., Any]) -> list[Any]:
         nargs, kwargs = self._named_as_triton_does(request)

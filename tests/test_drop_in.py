@@ -311,3 +311,12 @@ def test_a_record_of_a_near_point_still_serves_without_pruning(tmp_path):
     write(shelf(module), record(32, M=8))
     trial = Trial(module.told)
     assert trial.launch(8, 16) == 32 and trial.measured == []
+
+
+def test_a_default_that_won_is_found_again_among_configs_with_hooks():
+    """It equals no config of the list, and its record serves all the same."""
+    hooked = [triton.Config({"BLOCK": b}, pre_hook=lambda named, b=b: None) for b in (16, 32)]
+    options: dict[str, Any] = {"configs": hooked, "default": configs([64])[0]}
+    assert Trial(**options).launch(8, 8) == 64
+    again = Trial(**options)
+    assert again.launch(8, 8) == 64 and again.measured == []

@@ -404,3 +404,18 @@ print(fp.fingerprint(fingerprint_source.kernel))
         [python, "-B", "-I", "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == GOLDEN_HASH
+
+
+@pytest.mark.parametrize("around", [
+    '"""Text.\n\nfrom the start\ntryout = 5\nelse: what\n"""\n',
+    'TEXT = """\ntryout = 5\n"""\n',
+    "if True:\n    pass\nelse:\n    pass\n",
+    "from os import (\n    path,\n)\n",
+    "class Kind:\n    tryout = 5\n",
+])  # fmt: skip
+def test_a_literal_is_found_whatever_stands_around_it(digest, around):
+    """Text that looks like code, statements over several lines, and blocks do not hide it."""
+    source = "{}tryout: int = 3\n\ndef kernel(x):\n    return x + tryout\n"
+    plain, there = digest(source.format("")), digest(source.format(around))
+    assert plain == there
+    assert digest(source.format(around).replace("= 3", "= 4")) != there
