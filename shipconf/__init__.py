@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .errors import ShipconfError as ShipconfError
     from .errors import ShipconfWarning as ShipconfWarning
     from .errors import TuningError as TuningError
-    from .kernel import Launch as Launch
     from .kernel import ShippedKernel as ShippedKernel
     from .kernel import override as override
     from .kernel import shipped_autotune as shipped_autotune
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from .records import Record as Record
     from .resolver import Match as Match
     from .settings import offline as offline
+    from .workload import Launch as Launch
 
 _HOME = {
     "shipped_autotune": "kernel",
@@ -30,7 +30,7 @@ _HOME = {
     "Match": "resolver",
     "Record": "records",
     "Device": "records",
-    "Launch": "kernel",
+    "Launch": "workload",
     "offline": "settings",
     "override": "kernel",
     "ShipconfError": "errors",

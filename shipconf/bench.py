@@ -91,7 +91,8 @@ def _wall_clock(fn: Callable[[], Any], calls: int = 3, budget_s: float = 1.0) ->
 def of_gpu(warmup: int | None, rep: int | None, use_cuda_graph: bool) -> Bench:
     """Triton's `do_bench`, which clears L2 before each launch; `warmup` and `rep` in ms.
 
-    With `use_cuda_graph`, `do_bench_cudagraph`, which captures one second's stream of launches.
+    With `use_cuda_graph`, `do_bench_cudagraph`, which replays `rep` ms of launches from a graph and
+    leaves L2 as it is.
     """
     from triton import testing
 

@@ -202,7 +202,10 @@ def _assigning(lines: list[str]) -> Iterator[str]:
 def _assignments(
     filename: str, package: str, stamp: tuple[int, int]
 ) -> dict[str, str | tuple[str, str]]:
-    """The top-level names of a source file: a literal's text, or where it is imported from."""
+    """The top-level names of a source file: a literal's text, or where it is imported from.
+
+    `stamp` is here for the cache, which is to forget a file that has changed.
+    """
     linecache.checkcache(filename)
     lines = linecache.getlines(filename)
     try:

@@ -110,8 +110,7 @@ class Flight:
         incumbent = self.resolver.incumbent(request.query)
         live = [from_triton(config) for config in self._pruned(request)]
         first = [self.resolver.default(request.query), incumbent]
-        blind = devices.interpreted(self.kernel.fn) and self.do_bench is None
-        return distinct([*first, *live], ignore_options=blind)
+        return distinct([*first, *live], ignore_options=self._bench().ignores_options)
 
     def _pruned(self, request: Request) -> list[Any]:
         """`configs` as `prune_configs_by` leaves them, called as Triton's autotuner calls it."""
@@ -157,7 +156,7 @@ class Flight:
         kernel, query = self.kernel, request.query
 
         def launch(choice: Choice, warmup: bool) -> Any:
-            return kernel._target.run(
+            return kernel.target.run(
                 *request.args, grid=request.grid, warmup=warmup, **request.kwargs, **choice.flat
             )
 

@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from . import explain, settings
 from .configs import Choice, Knobs, from_triton, to_triton
 from .fingerprint import plain_function
 from .flight import Flight
-from .keys import AskedDtypes, Binder, Dtype, Entry, dtype_name, dtypes_text
+from .keys import Binder, Dtype, Entry, asked_dtypes, dtypes_text
 from .lookup import Lookup, config_failed, is_mock
 from .memory import Memory, Remembered
 from .records import Device, Record
@@ -26,19 +26,7 @@ from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 from .subject import Subject, subject_of
 from .tuner import Hooks, OutOfMemory, out_of_memory
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A launch of a kernel: what a workload builds from key and nearest values.
-
-    `grid` is a tuple or a function of the named arguments, as between the brackets of
-    `kernel[grid]`; `args` and `kwargs` are the arguments, without the knobs.
-    """
-
-    grid: Any
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+from .workload import Launch, torch_dtypes
 
 
 class _OneAtATime:
@@ -82,9 +70,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         signature = inspect.signature(self.base_fn)
         self._configs_dir = configs_dir
         set_by_configs = {name for config in self.configs for name in config.kwargs}
-        # As Triton does, a key entry that the configs set is ignored: it is no input.
-        self._binder = Binder(signature, [n for n in key if n not in set_by_configs], nearest)
-        self._target = _OneAtATime(fn) if devices.interpreted(fn) else fn
+        self._binder = Binder(signature, key, nearest, set_by_configs)
+        self.target = _OneAtATime(fn) if devices.interpreted(fn) else fn
         self._resolver = Resolver(
             lambda: self._subject, Knobs(self.name, signature, self.configs, default),
             max_distance, default,
@@ -169,8 +156,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         failures = [failed] if failed is not None else []
         try:
             while True:
-                for known, _ in failures[-1:]:
-                    self._forget(request, known)
+                if failures:
+                    self._forget(request, failures[-1][0])
                 found = self._find(request, failures[0][1] if failures else None)
                 if isinstance(found, list):
                     return [start(by_default(choice)) for choice in found]
@@ -211,7 +198,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def _start(self, request: Request, known: Remembered) -> Any:
         if known.pre_hook is not None and not (request.warmup and is_mock(request.query.named)):
             known.pre_hook({**request.query.named, **request.bound.options, **known.flat})
-        return self._target.run(
+        return self.target.run(
             *request.args, grid=request.grid, warmup=request.warmup, **request.kwargs, **known.flat
         )
 
@@ -270,7 +257,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
 
     def _remember(self, memory: Memory, key: Any, found: Remembered) -> None:
         # A partial merges keywords faster than Python code does: 2 % of a launch.
-        launch = functools.partial(self._target.run, **found.flat)
+        launch = functools.partial(self.target.run, **found.flat)
         if (hook := found.pre_hook) is None:
             memory.remember(key, replace(found, start=launch))
             return
@@ -371,7 +358,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def prepare(self, *args: Any, grid: Any, **kwargs: Any) -> Match:
         """Resolve, tuning if that is allowed, and compile and load, without a launch.
 
-        Call it before capturing a CUDA graph, and before serving. Raises what a launch would.
+        Call it before capturing a CUDA graph, and before serving. The config's own `pre_hook`
+        runs, since it may set what is compiled. Raises what a launch would.
         """
         request = self._request(args, kwargs, grid)
         warm = replace(request, warmup=True)
@@ -426,8 +414,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
                 "function of the key and nearest values and dtypes that returns shipconf.Launch"
             )
         asked = self._query_for(dtypes, None, values).key
-        plain = {n: _torch_dtypes(v.name) if isinstance(v, Dtype) else v for n, v in values.items()}
-        launch = self._workload(**plain, dtypes=_torch_dtypes(dtypes))
+        plain = {n: torch_dtypes(v.name) if isinstance(v, Dtype) else v for n, v in values.items()}
+        launch = self._workload(**plain, dtypes=torch_dtypes(dtypes))
         request = self._request(tuple(launch.args), dict(launch.kwargs), launch.grid)
         built = request.query.key
         same = dtypes_text(asked.dtypes) == dtypes_text(built.dtypes)
@@ -547,23 +535,6 @@ def override(kernel: ShippedKernel, config: Any) -> Iterator[None]:
         # By identity: equal configs may be entered by several threads.
         index = next(i for i, item in enumerate(kernel._overrides) if item is entry)
         del kernel._overrides[index]
-
-
-def asked_dtypes(dtypes: Any) -> AskedDtypes:
-    """What `dtypes=` of `resolve_for` asks for, by torch's names."""
-    if dtypes is None:
-        return None
-    if isinstance(dtypes, (list, tuple)):
-        return tuple("none" if dtype is None else dtype_name(dtype) for dtype in dtypes)
-    return dtype_name(dtypes)
-
-
-def _torch_dtypes(dtypes: Any) -> Any:
-    import torch
-
-    if isinstance(dtypes, (list, tuple)):
-        return tuple(_torch_dtypes(dtype) for dtype in dtypes)
-    return None if dtypes in (None, "none") else getattr(torch, dtype_name(dtypes))
 
 
 def _check_names(what: str, names: Sequence[str], valid: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
@@ -266,6 +266,15 @@ def dtypes_serve(stored: Dtypes | None, asked: AskedDtypes) -> bool:
     return list(asked) == list(stored.values())
 
 
+def asked_dtypes(dtypes: Any) -> AskedDtypes:
+    """What `dtypes=` of `resolve_for` asks for, by torch's names."""
+    if dtypes is None:
+        return None
+    if isinstance(dtypes, (list, tuple)):
+        return tuple("none" if dtype is None else dtype_name(dtype) for dtype in dtypes)
+    return dtype_name(dtypes)
+
+
 @dataclass(frozen=True, eq=False)
 class Bound:
     """The arguments of one launch.
@@ -286,20 +295,27 @@ class Binder:
     """Binds the arguments of one kernel's launches, by name, and reads the key off them.
 
     `key` and `nearest` hold names of arguments or pairs (name, function of the named
-    arguments). Raises `ValueError` for a name that is no argument, for a pair's name that is
-    not an identifier, and for the names that files reserve.
+    arguments); `knobs` are the names that configs set. Raises `ValueError` for a name that is
+    no argument, for a pair's name that is not an identifier, and for the names that files
+    reserve.
     """
 
     def __init__(
-        self, signature: inspect.Signature, key: Sequence[Entry], nearest: Sequence[Entry]
-    ) -> None:
+        self, signature: inspect.Signature, key: Sequence[Entry], nearest: Sequence[Entry],
+        knobs: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.signature = signature
         self.defaults = {
             name: parameter.default
             for name, parameter in signature.parameters.items()
             if parameter.default is not parameter.empty
         }
-        self.key_entries = _entries("key", key, signature)
+        # As in Triton, a key entry that the configs set is ignored: it is no input.
+        self.key_entries = {
+            name: entry
+            for name, entry in _entries("key", key, signature).items()
+            if entry is not None or name not in knobs
+        }
         self.nearest_entries = _entries("nearest", nearest, signature)
         if both := set(self.key_entries) & set(self.nearest_entries):
             raise ValueError(f"both in key and in nearest: {', '.join(sorted(both))}")

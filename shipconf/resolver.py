@@ -191,7 +191,7 @@ class Resolver:
             warn_once(
                 name, ("stale", str(found.path)),
                 f"{name}: the kernel has changed since {found.path} was tuned; its records are "
-                "used all the same. Tune it again and export the result",
+                "used all the same. Tune it again and ship the result",
             )  # fmt: skip
         if found.borrowed:
             log.info("%s on %s borrows the records of %s", name, query.device.name, found.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 import threading
 from typing import Any
 
@@ -16,6 +17,7 @@ from packages import package, record, records_in, shelf, write
 
 import shipconf
 from shipconf import ShipconfWarning, shipped_autotune
+from shipconf.cli import main
 from shipconf.compiling import compile_all
 from shipconf.records import Device
 
@@ -147,6 +149,8 @@ def test_one_config_is_not_pruned():
 def test_a_key_entry_that_the_configs_set_is_ignored():
     trial = Trial(key=["N", "BLOCK"])
     assert trial.launch(8, 8) == 64
+    with pytest.raises(ValueError, match="not the string 'N'"):
+        Trial(key="N")
 
 
 @pytest.mark.filterwarnings("ignore:.*has a value that no file can hold")
@@ -286,17 +290,32 @@ def test_times_of_another_triton_do_not_count(store, monkeypatch):
 # --- the command that a message names ---------------------------------------------------------
 
 
+STRINGS = """
+import torch, triton, triton.language as tl
+import shipconf
+
+@shipconf.shipped_autotune(
+    configs=[triton.Config({"BLOCK": block}) for block in (16, 32)], key=["MODE"],
+)
+@triton.jit
+def kernel(out_ptr, MODE: tl.constexpr, BLOCK: tl.constexpr):
+    tl.store(out_ptr, BLOCK)
+
+@kernel.workload
+def workload(MODE, dtypes):
+    return shipconf.Launch((1,), (torch.zeros(1, dtype=dtypes), MODE))
+"""
+
+
 @pytest.mark.parametrize("value", ["8", "true", "null", "1.5", "relu"])
-def test_the_named_command_keeps_the_type_of_a_string(value):
+def test_the_named_command_fills_the_gap_of_a_string(tmp_path, value):
     """A string that looks like a number is quoted, so that it is read back as a string."""
-    import shlex
-
-    from shipconf.cli.tune import _pair
-
-    kernel = shipped_autotune(configs=configs(), key=["N"])(told)
-    words = kernel.explain_for(dtypes="int32", N=value)
-    command = shlex.split(words.splitlines()[-1].partition(": ")[2])
-    assert _pair(command[command.index("-k") + 1]) == ("N", value)
+    kernel = package(tmp_path, STRINGS).kernel
+    words = kernel.explain_for(dtypes="int32", MODE=value)
+    _, *arguments = shlex.split(words.splitlines()[-1].partition(": ")[2])
+    assert main(arguments) == 0
+    found = kernel.resolve_for(dtypes="int32", MODE=value)
+    assert found is not None and found.rule == "exact"
 
 
 def test_the_named_command_has_the_module_s_name_for_the_kernel(tmp_path):

@@ -19,7 +19,7 @@ PACKAGE = Path(shipconf.__file__).parent
 LAYERS = [
     {"forks"},
     {"errors", "settings", "keys", "fingerprint"},
-    {"records", "memory", "files", "subject"},
+    {"records", "memory", "files", "subject", "workload"},
     {"device", "stores", "journal", "compiling"},
     {"configs", "bench"},
     {"explain", "tuner"},
