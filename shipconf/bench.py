@@ -1,11 +1,15 @@
-"""One timing protocol, on a GPU and under the interpreter."""
+"""How a candidate is timed: by the user's function, by the wall clock, or from a CUDA graph.
+
+`sampler.Sampler` is how a GPU is timed where the author says nothing else.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 from .device import interpreter_lock
@@ -32,10 +36,13 @@ class Timing:
             raise ValueError(f"do_bench returned {times_ms!r}, which is no time")
         return cls(median, p20, p80)
 
-    @property
-    def noise(self) -> float:
-        """Half the spread between the percentiles, relative to the median."""
-        return (self.p80 - self.p20) / 2 / self.median if self.median else 0.0
+    @classmethod
+    def of_samples(cls, times_ms: Sequence[float]) -> Timing:
+        """From single launches."""
+        if len(times_ms) == 1:
+            return cls(times_ms[0], times_ms[0], times_ms[0])
+        fifths = statistics.quantiles(times_ms, n=5, method="inclusive")
+        return cls(statistics.median(times_ms), fifths[0], fifths[3])
 
     def document(self) -> dict[str, float]:
         """Rounded to nanoseconds, as records store it."""
@@ -43,73 +50,58 @@ class Timing:
         return {name: round(value, 6) for name, value in fields.items()}
 
 
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call to measure: the launch, what the hooks do before and after it, and the named
+    arguments that they are given."""
+
+    launch: Callable[[], Any]
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    named: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> None:
+        with self.around():
+            self.launch()
+
+
 @dataclass(frozen=True)
 class Bench:
-    """How to time: `short` for a first pass over all candidates, `full` for the finalists.
+    """A way to time one call, alone and once: there are no finals.
 
-    They are the same function where one pass is all there is. `rigor` is what a record says of
-    a full measurement; `ignores_options` whether launch options cannot change a time; `warm_up`
-    runs a kernel until the device's clock is up.
+    `rigor` is what a record says of it.
     """
 
-    short: Callable[[Callable[[], Any]], Timing]
-    full: Callable[[Callable[[], Any]], Timing]
-    rigor: str
-    ignores_options: bool = False
-    warm_up: Callable[[Callable[[], Any]], Any] | None = None
-
-    @property
-    def single_pass(self) -> bool:
-        return self.short is self.full
+    measure: Callable[[Call], Timing]
+    rigor: str = "full"
 
 
 def of_user(do_bench: Callable[..., Any]) -> Bench:
     """The user's `do_bench(fn, quantiles=…)`, used wherever something is measured."""
+    return Bench(lambda call: Timing.of(do_bench(call, quantiles=QUANTILES)))
 
-    def measure(fn: Callable[[], Any]) -> Timing:
-        return Timing.of(do_bench(fn, quantiles=QUANTILES))
 
-    return Bench(measure, measure, "full")
+def of_graph(rep: int | None) -> Bench:
+    """Triton's `do_bench_cudagraph`: `rep` ms (100) of launches replayed from a graph.
+
+    It leaves the L2 cache warm; this is what `use_cuda_graph=True` asks for.
+    """
+    from triton.testing import do_bench_cudagraph
+
+    return Bench(
+        lambda call: Timing.of(do_bench_cudagraph(call, rep=rep or 100, quantiles=QUANTILES))
+    )
 
 
 def of_interpreter() -> Bench:
-    """Wall clock: the interpreter knows no device time, and ignores launch options."""
-    return Bench(_wall_clock, _wall_clock, "quick", ignores_options=True)
+    """Wall clock: the interpreter knows no device time."""
+    return Bench(_wall_clock, "quick")
 
 
-def _wall_clock(fn: Callable[[], Any], calls: int = 3, budget_s: float = 1.0) -> Timing:
-    times: list[float] = []
+def _wall_clock(call: Call, calls: int = 3, budget_s: float = 1.0) -> Timing:
+    times_ms: list[float] = []
     with interpreter_lock:
-        while len(times) < calls and sum(times) < budget_s:
+        while len(times_ms) < calls and sum(times_ms) < 1e3 * budget_s:
             start = time.perf_counter()
-            fn()
-            times.append(time.perf_counter() - start)
-    times_ms = [1e3 * seconds for seconds in times]
+            call()
+            times_ms.append(1e3 * (time.perf_counter() - start))
     return Timing(statistics.median(times_ms), min(times_ms), max(times_ms))
-
-
-def of_gpu(warmup: int | None, rep: int | None, use_cuda_graph: bool) -> Bench:
-    """Triton's `do_bench`, which clears L2 before each launch; `warmup` and `rep` in ms.
-
-    With `use_cuda_graph`, `do_bench_cudagraph`, which replays `rep` ms of launches from a graph and
-    leaves L2 as it is.
-    """
-    from triton import testing
-
-    if use_cuda_graph:
-
-        def replay(fn: Callable[[], Any]) -> Timing:
-            return Timing.of(testing.do_bench_cudagraph(fn, rep=rep or 100, quantiles=QUANTILES))
-
-        return Bench(replay, replay, "full")
-
-    def measure(fn: Callable[[], Any], warmup_ms: int, rep_ms: int) -> Timing:
-        return Timing.of(testing.do_bench(fn, warmup=warmup_ms, rep=rep_ms, quantiles=QUANTILES))
-
-    full_warmup, full_rep = warmup or 25, rep or 100
-    return Bench(
-        short=lambda fn: measure(fn, min(5, full_warmup), min(20, full_rep)),
-        full=lambda fn: measure(fn, full_warmup, full_rep),
-        rigor="full",
-        warm_up=lambda fn: measure(fn, 300, 1),
-    )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from .records import Device
@@ -21,12 +23,12 @@ def workers() -> int:
 def compile_all(
     candidates: Sequence[C], warm_up: Callable[[C], Any], kernel: Any, device: Device, *,
     in_turn: bool = False,
-) -> dict[C, str | Exception]:  # fmt: skip
-    """Compile every candidate with `warm_up`; return those that cannot run, with why.
+) -> Iterator[tuple[C, str | Exception | None]]:  # fmt: skip
+    """Compile every candidate with `warm_up`; yield each when it is done, and why it cannot run.
 
-    Those are candidates whose compilation fails, and those that need more shared memory than a
-    block of the device can have. `kernel` is the JIT function that they are candidates of. With
-    `in_turn`, `warm_up` runs for one at a time, on this thread: it changes arguments they share.
+    Those cannot whose compilation fails, or that need more shared memory than a block of the
+    device can have. `kernel` is the JIT function that they are candidates of. With `in_turn`,
+    `warm_up` runs for one at a time, on this thread: it changes arguments they share.
     """
     try:
         from triton.runtime._async_compile import AsyncCompileMode
@@ -34,32 +36,57 @@ def compile_all(
         results = _in_threads(candidates, warm_up, in_turn=in_turn)
     else:
         results = _in_async_mode(candidates, warm_up, AsyncCompileMode)
+    try:
+        for candidate, result in results:
+            yield candidate, result if isinstance(result, Exception) else _misfit(result, device)
+    finally:
+        results.close()
         _forget_failed(kernel)
-    failed: dict[C, str | Exception] = {}
-    for candidate, result in results.items():
-        if isinstance(result, Exception):
-            failed[candidate] = result
-            continue
-        shared = getattr(getattr(result, "metadata", None), "shared", 0)
-        if device.shared_memory and shared > device.shared_memory:
-            limit = device.shared_memory
-            failed[candidate] = f"needs {shared} bytes of shared memory, the device has {limit}"
-    return failed
 
 
-def _in_async_mode(candidates: Sequence[C], warm_up: Callable[[C], Any], mode: Any) -> dict[C, Any]:
+def _misfit(compiled: Any, device: Device) -> str | None:
+    shared, limit = getattr(getattr(compiled, "metadata", None), "shared", 0), device.shared_memory
+    if limit and shared > limit:
+        return f"needs {shared} bytes of shared memory, the device has {limit}"
+    return None
+
+
+@contextmanager
+def _pool(**options: Any) -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor(workers(), **options)
+    try:
+        yield pool
+    finally:  # a tuning that ends early compiles no further
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_async_mode(
+    candidates: Sequence[C], warm_up: Callable[[C], Any], mode: Any
+) -> Generator[tuple[C, Any], None, None]:
     """Arguments are bound and hooks run on the calling thread; only compiling is parallel."""
-    results: dict[C, Any] = {}
-    futures: dict[C, Future[Any]] = {}
-    with ThreadPoolExecutor(workers()) as pool, mode(pool, ignore_errors=True):
+    futures: dict[Future[Any], tuple[Any, list[C]]] = {}  # equal candidates share one
+    ready: list[tuple[C, Any]] = []
+
+    def submit() -> None:
+        mode(pool, ignore_errors=True).__enter__()
         for candidate in candidates:
-            results[candidate] = _result(warm_up, candidate)
-            # Kept here, since a `FutureKernel` drops its future, and with it the error.
-            if isinstance(future := getattr(results[candidate], "future", None), Future):
-                futures[candidate] = future
-    for candidate, future in futures.items():
-        results[candidate] = future.exception() or future.result()
-    return results
+            result = _result(warm_up, candidate)
+            if isinstance(future := getattr(result, "future", None), Future):
+                futures.setdefault(future, (result, []))[1].append(candidate)
+            else:
+                ready.append((candidate, result))
+
+    with _pool() as pool:
+        # In a context of its own, where the mode ends with it: what the caller launches while
+        # others compile is none of the mode's business, whose own exit would wait for all.
+        contextvars.copy_context().run(submit)
+        yield from ready
+        for future in as_completed(futures):
+            pending, equal = futures[future]
+            # Asking the pending kernel is what puts it into the kernel's cache.
+            result = future.exception() or pending.result()
+            for candidate in equal:
+                yield candidate, result
 
 
 def _forget_failed(kernel: Any) -> None:
@@ -70,17 +97,21 @@ def _forget_failed(kernel: Any) -> None:
     for kernels, *_ in getattr(kernel, "device_caches", {}).values():
         for key, compiled in list(kernels.items()):
             future = getattr(compiled, "future", None)
-            if isinstance(future, Future) and future.done() and future.exception() is not None:
+            if isinstance(future, Future) and (
+                future.cancelled() or (future.done() and future.exception() is not None)
+            ):
                 del kernels[key]
 
 
 def _in_threads(
     candidates: Sequence[C], warm_up: Callable[[C], Any], *, in_turn: bool
-) -> dict[C, Any]:
+) -> Generator[tuple[C, Any], None, None]:
     import torch
 
     if in_turn:
-        return {candidate: _result(warm_up, candidate) for candidate in candidates}
+        for candidate in candidates:
+            yield candidate, _result(warm_up, candidate)
+        return
 
     cuda: Any = torch.cuda
     device = cuda.current_device() if cuda.is_initialized() else None
@@ -89,9 +120,10 @@ def _in_threads(
         if device is not None:
             cuda.set_device(device)  # a new thread starts on device 0
 
-    with ThreadPoolExecutor(workers(), initializer=start) as pool:
-        futures = {candidate: pool.submit(warm_up, candidate) for candidate in candidates}
-    return {c: future.exception() or future.result() for c, future in futures.items()}
+    with _pool(initializer=start) as pool:
+        futures = {pool.submit(warm_up, candidate): candidate for candidate in candidates}
+        for future in as_completed(futures):
+            yield futures[future], future.exception() or future.result()
 
 
 def _result(warm_up: Callable[[C], Any], candidate: C) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +14,12 @@ from . import bench, files, journal, provenance, settings, stores, tuner
 from . import device as devices
 from .configs import Choice, distinct, from_triton, to_triton
 from .errors import LockTimeout, warn_once
+from .gpu_bench import GpuBench
+from .hooks import Hooks
 from .keys import TIE
 from .memory import Remembered
+from .placement import Arguments
+from .plan import Outcome, Plan
 from .records import Record
 from .resolver import Match, Query, Request, Resolver, by_default
 
@@ -29,7 +33,7 @@ class Flight:
     """Tunes one kernel: under the key's lock, with the kernel's hooks and benchmark."""
 
     def __init__(
-        self, kernel: ShippedKernel, resolver: Resolver, hooks: tuner.Hooks,
+        self, kernel: ShippedKernel, resolver: Resolver, hooks: Hooks,
         prune: Mapping[str, Any], *, warmup: int | None, rep: int | None, use_cuda_graph: bool,
         do_bench: Callable[..., Any] | None,
     ) -> None:  # fmt: skip
@@ -45,7 +49,7 @@ class Flight:
 
         With `exact`, only a record of the very point will do, and `LockTimeout` is raised where
         another tuner holds the key; a launch takes something else then. Raises `TuningError` and
-        `tuner.OutOfMemory`.
+        `OutOfMemory`.
         """
         query, subject = request.query, self.resolver.subject
         path = self._lock_path(query)
@@ -110,7 +114,9 @@ class Flight:
         incumbent = self.resolver.incumbent(request.query)
         live = [from_triton(config) for config in self._pruned(request)]
         first = [self.resolver.default(request.query), incumbent]
-        return distinct([*first, *live], ignore_options=self._bench().ignores_options)
+        # The interpreter's clock cannot tell launch options apart; a user's may.
+        alike = self.do_bench is None and devices.interpreted(self.kernel.fn)
+        return distinct([*first, *live], ignore_options=alike)
 
     def _pruned(self, request: Request) -> list[Any]:
         """`configs` as `prune_configs_by` leaves them, called as Triton's autotuner calls it."""
@@ -152,31 +158,36 @@ class Flight:
         nargs = dict(zip(self.kernel.arg_names, request.args))
         return nargs, {**request.kwargs, "grid": request.grid, "warmup": request.warmup}
 
-    def _plan(self, request: Request, log: journal.Journal) -> tuner.Plan:
+    def _plan(self, request: Request, log: journal.Journal) -> Plan:
         kernel, query = self.kernel, request.query
 
-        def launch(choice: Choice, warmup: bool) -> Any:
+        def launch(choice: Choice, given: Arguments, warmup: bool) -> Any:
             return kernel.target.run(
-                *request.args, grid=request.grid, warmup=warmup, **request.kwargs, **choice.flat
+                *given.args, grid=request.grid, warmup=warmup, **given.kwargs, **choice.flat
             )
 
         # Without those that failed at a launch, which would win, and fail, over and over.
         candidates = [c for c in self.candidates(request) if not self.resolver.is_bad(query, c)]
         default = self.resolver.default(query)
         same = [c for c in candidates if default is not None and c.identity == default.identity]
-        return tuner.Plan(
+        named = {**query.named, **request.bound.options}
+        return Plan(
             kernel=kernel.name, key=str(query.key), device=query.device, candidates=candidates,
-            default=same[0] if same else None, launch=launch, jit=_innermost(kernel.fn),
-            named={**query.named, **request.bound.options}, hooks=self.hooks,
-            bench=self._bench(), journal=log,
+            default=same[0] if same else None, launch=launch,
+            arguments=Arguments(request.args, request.kwargs, named), jit=_innermost(kernel.fn),
+            hooks=self.hooks, bench=self._bench(candidates), journal=log,
         )  # fmt: skip
 
-    def _bench(self) -> bench.Bench:
+    def _bench(self, candidates: Sequence[Choice]) -> bench.Bench | GpuBench:
+        warmup, rep, use_cuda_graph = self.gpu_bench
         if self.do_bench is not None:
             return bench.of_user(self.do_bench)
         if devices.interpreted(self.kernel.fn):
             return bench.of_interpreter()
-        return bench.of_gpu(*self.gpu_bench)
+        if use_cuda_graph:
+            return bench.of_graph(rep)
+        hooked = any(choice.pre_hook is not None for choice in candidates)
+        return GpuBench(warmup, rep, replays=self.hooks.idle and not hooked)
 
     @contextmanager
     def _quiet_gpu(self, query: Query) -> Iterator[None]:
@@ -216,7 +227,7 @@ class Flight:
         self.resolver.add(query.key, query.device, record, path)
         return path
 
-    def _publish(self, plan: tuner.Plan, outcome: tuner.Outcome, request: Request) -> None:
+    def _publish(self, plan: Plan, outcome: Outcome, request: Request) -> None:
         """Tell Triton's tools, as its own autotuner does."""
         import triton
 

@@ -20,12 +20,19 @@ from . import files
 
 log = logging.getLogger("shipconf.journal")
 
+IN_TURN = "the finalists in turn"  # what runs while several candidates do
+
 
 @dataclass
 class History:
-    """What earlier tunings of one point left: by candidate (as text) and pass, and left out."""
+    """What earlier tunings of one point left, by candidate (as text).
 
-    times: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    `times` are medians with their percentiles of candidates measured alone, `rounds` those of
+    single launches in each round of the finals, in ms; `left_out` are reasons.
+    """
+
+    times: dict[str, list[float]] = field(default_factory=dict)
+    rounds: list[dict[str, list[float]]] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
@@ -49,8 +56,12 @@ class Journal:
     def running(self, candidate: str) -> None:
         self._append("running", candidate=candidate)
 
-    def measured(self, candidate: str, stage: str, times_ms: list[float]) -> None:
-        self._append("measured", candidate=candidate, stage=stage, times_ms=times_ms)
+    def measured(self, candidate: str, times_ms: list[float]) -> None:
+        self._append("measured", candidate=candidate, times_ms=times_ms)
+
+    def round(self, times_ms: Mapping[str, list[float]]) -> None:
+        """Note a round of the finals: the times of each finalist."""
+        self._append("round", times_ms=times_ms)
 
     def failed(self, candidate: str, reason: str, *, fatal: bool = False) -> None:
         self._append("failed", candidate=candidate, reason=reason, fatal=fatal)
@@ -98,10 +109,13 @@ class Journal:
                     died_with, running = running or died_with, None
                 case {"event": "running", "candidate": str(candidate)}:
                     running = candidate
-                case {"event": "measured", "candidate": str(c), "stage": str(stage),
-                      "times_ms": list(times)}:  # fmt: skip
+                case {"event": "measured", "candidate": str(c), "times_ms": list(times)}:
                     if comparable:
-                        history.times[c, stage] = times
+                        history.times[c] = times
+                    running = died_with = None
+                case {"event": "round", "times_ms": dict(times)}:
+                    if comparable:
+                        history.rounds.append(times)
                     running = died_with = None
                 case {"event": "failed", "candidate": str(c), "fatal": True, "reason": reason}:
                     history.left_out[c] = f"ended its process: {reason}"

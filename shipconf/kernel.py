@@ -16,8 +16,10 @@ from triton.runtime.jit import KernelInterface, MockTensor
 from . import device as devices
 from . import explain, settings
 from .configs import Choice, Knobs, from_triton, to_triton
+from .failures import OutOfMemory, out_of_memory
 from .fingerprint import plain_function
 from .flight import Flight
+from .hooks import Hooks
 from .keys import Binder, Dtype, Entry, asked_dtypes, dtypes_text
 from .lookup import Lookup, config_failed, is_mock
 from .memory import Memory, Remembered
@@ -25,7 +27,6 @@ from .records import Device, Record
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 from .subject import Subject, subject_of
-from .tuner import Hooks, OutOfMemory, out_of_memory
 from .workload import Launch, torch_dtypes
 
 

@@ -11,11 +11,11 @@ from . import device as devices
 from . import settings
 from .configs import Choice, UnfitError
 from .errors import TuningError
+from .failures import OutOfMemory
 from .flight import Flight
 from .memory import Remembered
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
-from .tuner import OutOfMemory
 
 
 class Lookup:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from .keys import canonical, storable, to_json
+from .plan import Outcome, Plan
 from .records import Record
-from .tuner import Outcome, Plan
 
 
 def record(plan: Plan, outcome: Outcome, at: Mapping[str, int], fingerprint: str | None,

@@ -33,7 +33,7 @@ def died_with(path: Path, *before: str, candidate: str | None, at: Any = AT) -> 
     log.start()
     for measured in before:
         log.running(measured)
-        log.measured(measured, "short", [1.0, 0.9, 1.1])
+        log.measured(measured, [1.0, 0.9, 1.1])
     if candidate is not None:
         log.running(candidate)
     return log
@@ -48,14 +48,13 @@ def test_a_first_tuning_has_no_history(path):
 
 
 def test_times_come_back(path):
-    """Case 29: by candidate and pass; the latest of a pass counts."""
+    """Case 29: by candidate; the latest counts."""
     log = died_with(path, "A", "B", candidate="C")
-    log.measured("A", "full", [2.0, 1.9, 2.1])
-    log.measured("A", "full", [3.0, 2.9, 3.1])
+    log.measured("A", [2.0, 1.9, 2.1])
+    log.measured("A", [3.0, 2.9, 3.1])
     history = Journal(path, AT).start()
     assert history.times == {
-        ("A", "short"): [1.0, 0.9, 1.1], ("B", "short"): [1.0, 0.9, 1.1],
-        ("A", "full"): [3.0, 2.9, 3.1],
+        "A": [3.0, 2.9, 3.1], "B": [1.0, 0.9, 1.1],
     }  # fmt: skip
 
 
@@ -70,7 +69,7 @@ def test_times_come_back_from_a_killed_process(path):
             if number == 250:
                 running.set()
                 event().wait()  # for good
-            log.measured(f"c{number}", "short", [number + 0.5, number, number + 1.0])
+            log.measured(f"c{number}", [number + 0.5, number, number + 1.0])
 
     running = event()
     child = Child(tune, running)
@@ -79,7 +78,7 @@ def test_times_come_back_from_a_killed_process(path):
     child.kill()
     history = Journal(path, AT).start()
     assert history.times == {
-        (f"c{n}", "short"): [n + 0.5, n, n + 1.0] for n in range(250)
+        f"c{n}": [n + 0.5, n, n + 1.0] for n in range(250)
     }  # fmt: skip
     assert history.left_out == {}
 
@@ -87,10 +86,10 @@ def test_times_come_back_from_a_killed_process(path):
 @pytest.mark.parametrize("cut", range(2, 60, 7))
 def test_a_line_cut_short_is_skipped_and_spoils_no_other(path, cut):
     """Neither the ones before nor the one that the next process appends."""
-    died_with(path, "A", candidate=None).measured("B", "short", [1.0, 1.0, 1.0])
+    died_with(path, "A", candidate=None).measured("B", [1.0, 1.0, 1.0])
     path.write_bytes(path.read_bytes()[:-cut])
     history = Journal(path, AT).start()
-    assert ("A", "short") in history.times and ("B", "short") not in history.times
+    assert "A" in history.times and "B" not in history.times
     assert journal.holder(path) == f"pid {os.getpid()} on {socket.gethostname()}"
     assert [entry["event"] for entry in journal.events(path)].count("start") == 2
 
@@ -101,7 +100,7 @@ def test_rubbish_in_a_journal_is_skipped(path):
         file.write(b'\xff\xfe\n[1]\n3\nnull\n{"event": "measured"}\n{"at": 1}\n{}\n\n')
         file.write(b'{"event": "measured", "at": {"M": 16}, "candidate": "Z"}\n')
     history = Journal(path, AT).start()
-    assert list(history.times) == [("A", "short")] and history.left_out == {}
+    assert list(history.times) == ["A"] and history.left_out == {}
 
 
 def test_another_points_events_do_not_count(path):
@@ -134,7 +133,7 @@ def test_a_killed_process_twice_leaves_its_candidate_out(path):
         log = Journal(path, AT)
         if not log.start().times:
             log.running("A")
-            log.measured("A", "short", [1.0, 1.0, 1.0])
+            log.measured("A", [1.0, 1.0, 1.0])
         log.running("B")
         running.set()
         event().wait()
@@ -145,7 +144,7 @@ def test_a_killed_process_twice_leaves_its_candidate_out(path):
         assert running.wait(30)
         child.kill()
     history = Journal(path, AT).start()
-    assert history.left_out == {"B": TWICE} and list(history.times) == [("A", "short")]
+    assert history.left_out == {"B": TWICE} and list(history.times) == ["A"]
 
 
 def test_a_measurement_between_two_deaths_clears_the_candidate(path):
@@ -174,7 +173,7 @@ def test_a_fatal_failure_leaves_its_candidate_out_at_once(path):
     died_with(path, "A", candidate="B").failed("B", "an illegal memory access", fatal=True)
     history = Journal(path, AT).start()
     assert history.left_out == {"B": "ended its process: an illegal memory access"}
-    assert list(history.times) == [("A", "short")]
+    assert list(history.times) == ["A"]
 
 
 # --- the file ---------------------------------------------------------------------------------
@@ -191,7 +190,7 @@ def test_closing_one_points_journal_keeps_the_others(path):
     died_with(path, "A", candidate="B", at={"M": 1})
     died_with(path, "C", candidate=None).close()
     assert Journal(path, AT).start() == journal.History()
-    assert list(Journal(path, {"M": 1}).start().times) == [("A", "short")]
+    assert list(Journal(path, {"M": 1}).start().times) == ["A"]
 
 
 def test_without_a_path_nothing_is_written(tmp_path):

@@ -1,0 +1,90 @@
+"""Who wins among the finalists: candidates measured in turn, compared round by round.
+
+Two processes that measure one pair of configs disagree on their ratio: where the tensors lie
+(see `placement`) and what the clock does differ. So a lead of up to 1 % counts as a tie, and of
+those tied with the fastest the earliest wins. The order is that of preference, in which a
+default and an incumbent stand first: they are replaced only by what is more than 1 % faster.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+TIE = 0.01  # a lead that counts for nothing
+SURE = 3.0  # standard errors from the edge of a tie
+LEAST_SPREAD = 0.005  # of ratios between rounds: a few rounds may agree by chance
+MIN_ROUNDS = 4
+
+C = TypeVar("C", bound=Hashable)
+
+
+class Finals(Generic[C]):
+    """The finalists in order of preference, and their times; `live` are those still measured.
+
+    A round is a few launches of each live finalist, in turn. What disturbs the GPU for longer
+    than a round slows them all alike, so ratios within a round are compared, not times.
+    """
+
+    def __init__(self, finalists: Sequence[C]) -> None:
+        self.live = list(finalists)
+        self.rounds = 0
+        self.times: dict[C, list[float]] = {finalist: [] for finalist in finalists}
+        self._logs: dict[C, list[float]] = {finalist: [] for finalist in finalists}
+
+    def add(self, times: Mapping[C, Sequence[float]]) -> None:
+        """Take a round: the times of each live finalist, in any unit."""
+        for finalist in self.live:
+            self.times[finalist] += times[finalist]
+            self._logs[finalist].append(math.log(max(statistics.median(times[finalist]), 1e-9)))
+        self.rounds += 1
+        if self.rounds >= MIN_ROUNDS:
+            self._narrow()
+
+    def drop(self, finalist: C) -> None:
+        """Measure it no more, and never choose it: it failed."""
+        self.live.remove(finalist)
+
+    @property
+    def decided(self) -> bool:
+        """Whether further rounds would hardly change who wins."""
+        return len(self.live) < 2 or (
+            self.rounds >= MIN_ROUNDS and self._surely_tied(self.live[0])
+        )  # fmt: skip
+
+    @property
+    def winner(self) -> C:
+        """The earliest of those tied with the fastest."""
+        return next(c for c in self.live if self._lead(c)[0] <= math.log1p(TIE))
+
+    def _narrow(self) -> None:
+        """Drop who can win no more: the surely slower, and who stands behind one surely tied."""
+        fastest = self._fastest()
+        kept: list[C] = []
+        beaten = False
+        for finalist in self.live:
+            mean, error = self._lead(finalist)
+            slower = mean - SURE * error > math.log1p(TIE)
+            if finalist == fastest or not (beaten or slower):
+                kept.append(finalist)
+            beaten = beaten or self._surely_tied(finalist)
+        self.live = kept
+
+    def _surely_tied(self, finalist: C) -> bool:
+        mean, error = self._lead(finalist)
+        return mean + SURE * error <= math.log1p(TIE)
+
+    def _fastest(self) -> C:
+        return min(self.live, key=lambda c: statistics.fmean(self._logs[c] or [math.inf]))
+
+    def _lead(self, finalist: C) -> tuple[float, float]:
+        """By how much the fastest leads it: the mean over rounds of the logarithm of the ratio
+        of their medians, and its standard error."""
+        fastest = self._fastest()
+        ratios = [a - b for a, b in zip(self._logs[finalist], self._logs[fastest])]
+        if finalist == fastest or not ratios:
+            return 0.0, 0.0
+        spread = max(LEAST_SPREAD, statistics.stdev(ratios)) if len(ratios) > 1 else math.inf
+        return statistics.fmean(ratios), spread / math.sqrt(len(ratios))

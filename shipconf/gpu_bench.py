@@ -1,0 +1,101 @@
+"""How a tuning measures on a GPU: a few launches of each candidate, then finals in turn."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .bench import Call, Timing
+from .finals import MIN_ROUNDS, Finals
+from .sampler import SHORT_MS, CallFailed, Sampler
+
+log = logging.getLogger("shipconf.gpu_bench")
+
+WARM_UP_MS = 100.0
+HOPELESS = 1.5  # a candidate whose first launches take this much longer gets no more of them
+TURNS = 8  # launches of each finalist in a round
+ROUND_MS = 60.0  # about as long as a round takes at most, down to one turn
+CLEARING_MS = 0.06  # of the L2 cache, on an H200
+GRAPHS = 4  # placements for which a finalist is captured
+FINALS_S = 1.0  # for rounds beyond the least number, where the winner stays unclear
+
+
+class GpuBench:
+    """Times candidates on the current GPU, whose memory it takes for the time of a tuning.
+
+    `warmup` is for how many ms the GPU is kept busy before the first measurement (100), `rep`
+    how many ms of launches of each finalist are measured at least; without it, as many as it
+    takes to tell who wins. With `replays`, very short launches may be timed from CUDA graphs.
+    """
+
+    rigor = "full"
+
+    def __init__(self, warmup: float | None, rep: float | None, *, replays: bool) -> None:
+        self.warmup_ms = WARM_UP_MS if warmup is None else warmup
+        self.rep_ms = rep or 0.0
+        self.replays = replays
+        self._warm = False
+        self._opened = 0.0
+        self._turns = TURNS
+        self._calls: dict[Any, Sequence[Call]] = {}
+        self._empty: Call | None = None  # of those calls that are graphs
+
+    @functools.cached_property
+    def sampler(self) -> Sampler:
+        return Sampler()
+
+    def first(self, call: Call, best_ms: float) -> Timing:
+        """The time of one candidate alone. Raises what the launch raises, and the device."""
+        call()  # which loads it
+        try:
+            if not self._warm:
+                self.sampler.warm_up(call, self.warmup_ms)
+                self._warm = True
+            (times,) = self.sampler.sample([call], 3)
+            if min(times) <= HOPELESS * best_ms:
+                times += self.sampler.sample([call], 7)[0]
+        except CallFailed as failure:
+            raise failure.__cause__ or failure from None
+        return Timing.of_samples(times)
+
+    def open_finals(self, calls: Mapping[Any, Sequence[Call]], best_ms: float) -> None:
+        """Begin, with calls of each finalist at one placement after another: each round takes
+        the next. The time for the finals runs from now."""
+        self._opened = time.monotonic()
+        self._turns = max(1, min(TURNS, int(ROUND_MS / (len(calls) * (best_ms + CLEARING_MS)))))
+        self._calls = dict(calls)
+        if self.replays and best_ms < SHORT_MS:
+            try:
+                self._calls = {
+                    name: [self.sampler.graph_of(call.launch) for call in several[:GRAPHS]]
+                    for name, several in calls.items()
+                }
+                self._empty = self.sampler.graph_of(None)
+            except Exception as error:
+                log.debug("not timed from graphs: %r", error)
+                self._calls = dict(calls)
+
+    def round(self, finalists: Sequence[Any], number: int) -> dict[Any, list[float]]:
+        """The times in ms of these in a round. Raises `CallFailed` and what the device does."""
+        several = [self._calls[finalist] for finalist in finalists]
+        calls = [placed[number % len(placed)] for placed in several]
+        if self._empty is not None:
+            times = self.sampler.replay(calls, self._empty, self._turns)
+        else:
+            times = self.sampler.sample(calls, self._turns)
+        return dict(zip(finalists, times))
+
+    def close(self) -> None:
+        """Let go of the calls, and of the tensors in them."""
+        self._calls, self._empty = {}, None
+
+    def enough(self, finals: Finals[Any]) -> bool:
+        """Whether the finals may end: decided, or out of time; and as long as `rep` asks."""
+        if finals.rounds < MIN_ROUNDS or any(
+            sum(finals.times[finalist]) < self.rep_ms for finalist in finals.live
+        ):
+            return False
+        return finals.decided or time.monotonic() - self._opened > FINALS_S
