@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import bench, files, journal, provenance, settings, stores, tuner
 from . import device as devices
-from .configs import Choice, distinct, from_triton, to_triton
+from .configs import Choice, UnfitError, distinct, from_triton, to_triton
 from .errors import LockTimeout, warn_once
 from .gpu_bench import GpuBench
 from .hooks import Hooks
@@ -22,6 +22,7 @@ from .placement import Arguments
 from .plan import Outcome, Plan
 from .records import Record
 from .resolver import Match, Query, Request, Resolver, by_default
+from .worker import Answer
 
 if TYPE_CHECKING:
     from .kernel import ShippedKernel
@@ -207,6 +208,18 @@ class Flight:
             yield
 
     # --- what a tuning leaves -----------------------------------------------------------------
+
+    def take(self, query: Query, answer: Answer) -> None:
+        """Take over what a worker tuned, as if it had been tuned here."""
+        self.resolver.refresh(query.key, query.device)
+        if not answer.stored and answer.record.time_ms is not None:
+            self.resolver.add(query.key, query.device, answer.record, None)
+        timings = {}
+        for document, times_ms in answer.times_ms:
+            with suppress(UnfitError):  # a knob that only the worker's own candidates have
+                choice = self.resolver.knobs.accept(document, frozenset(), query.device)
+                timings[to_triton(choice.flat, choice.pre_hook)] = times_ms
+        self.kernel.configs_timings, self.kernel.bench_time = timings, answer.seconds
 
     def _keep(self, query: Query, record: Record) -> Path | None:
         """Write the record to the user store, or keep it in this process where that fails."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 from triton.runtime.jit import KernelInterface, MockTensor
 
 from . import device as devices
-from . import explain, settings
+from . import explain, settings, worker
 from .configs import Choice, Knobs, from_triton, to_triton
 from .failures import OutOfMemory, out_of_memory
 from .fingerprint import plain_function
@@ -27,7 +28,11 @@ from .records import Device, Record
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 from .subject import Subject, subject_of
+from .targets import target_of
+from .worker import Answer, Task, Unreachable, the_worker
 from .workload import Launch, torch_dtypes
+
+log = logging.getLogger("shipconf.kernel")
 
 
 class _OneAtATime:
@@ -388,24 +393,63 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         """Tune for key and nearest values, through the registered workload, and keep the record.
 
         An exact record that exists already is returned as it is. With `force=True` the kernel is
-        tuned all the same, and the record supersedes the one that ships with the package. Raises
-        `OfflineError` offline, `TuningError`, `LockTimeout`, and `ValueError` where there is no
-        workload or it builds a launch of another key.
+        tuned all the same, and the record supersedes the one that ships with the package. On a
+        GPU, a worker process measures, so that a candidate which breaks its context costs only
+        itself; this process does where the kernel or its workload is defined in `__main__`.
+        Raises `OfflineError` offline, `TuningError`, `LockTimeout`, and `ValueError` where there
+        is no workload or it builds a launch of another key.
         """
-        request = self.build(dtypes=dtypes, **values)
+        query = self._query_for(dtypes, None, values)
         if settings.policy() is not Policy.TUNE:
-            raise self._resolver.offline_error(request.query, "tuning is forbidden (offline)")
-        found = None if force else self._resolver.near(request.query)
-        if found is None or found.match.rule != "exact" or found.match.record is None:
-            try:
-                found = self._flight.tune(request, force=force, exact=True)
-            except OutOfMemory as failure:
-                raise failure.__cause__ or failure from None
+            raise self._resolver.offline_error(query, "tuning is forbidden (offline)")
+        found = None if force else self._resolver.near(query)
+        if found is not None and found.match.rule == "exact" and found.match.record is not None:
+            self._latest = found
+            record: Record = found.match.record
+            return record
+        task = self._task(dtypes, values, force)
+        if task is None:
+            return self.tune_here(dtypes, values, force).record
+        try:
+            answer = the_worker.tune(task)
+        except Unreachable as error:
+            log.info("%s is tuned in this process: %s", self.name, error)
+            return self.tune_here(dtypes, values, force).record
+        self._flight.take(query, answer)
+        return answer.record
+
+    def _task(self, dtypes: Any, values: Mapping[str, Any], force: bool) -> Task | None:
+        """The task for a worker; None where there is no need of one, or it cannot do it.
+
+        What is interpreted breaks no context. What another process cannot import by name, as in
+        `__main__` and in a notebook, only this one can tune.
+        """
+        build = self._workload
+        if devices.interpreted(self.fn) or worker.inside or build is None:
+            return None
+        kernel = target_of(self, self.base_fn.__module__)
+        workload = target_of(build, build.__module__)
+        if kernel is None or workload is None:
+            return None
+        index = devices.current_index()
+        return Task(kernel, workload, self.identity, dtypes, values, force, index)
+
+    def tune_here(self, dtypes: Any, values: Mapping[str, Any], force: bool) -> Answer:
+        """`tune` in this process, where a record exists too."""
+        request = self.build(dtypes=dtypes, **values)
+        try:
+            found = self._flight.tune(request, force=force, exact=True)
+        except OutOfMemory as failure:
+            raise failure.__cause__ or failure from None
         memory = self._memory_for(request)
         self._remember(memory, memory.key(*request.args, **request.kwargs), found)
         self._latest = found
-        record: Record | None = found.match.record
-        return record or Record(at=request.query.key.nearest, config=Choice(found.flat).document)
+        match: Match = found.match
+        record = match.record or Record(
+            at=request.query.key.nearest, config=Choice(found.flat).document
+        )
+        times_ms = [(from_triton(c).document, list(t)) for c, t in self.configs_timings.items()]
+        return Answer(record, match.path is not None, times_ms, self.bench_time)
 
     def build(self, *, dtypes: Any, **values: Any) -> Request:
         """The launch that the workload builds for the values, checked to be of that very key."""
@@ -441,6 +485,11 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
 
     def __repr__(self) -> str:
         return f"ShippedKernel({self.base_fn.__module__}:{self.name})"
+
+    @property
+    def identity(self) -> str:
+        """The kernel's folder in the user store: its name, and a hash of what makes it this one."""
+        return self._subject.identity
 
     @functools.cached_property
     def _subject(self) -> Subject:

@@ -8,7 +8,7 @@ bad value is a `ValueError` that names the variable and the values allowed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -124,3 +124,14 @@ def _path(variable: str, text: str) -> Path:
         raise ValueError(
             f"{variable} has {text!r}: allowed are paths, with ~ only where there is a home"
         ) from error
+
+
+def environment() -> dict[str, str]:
+    """All variables, as another process of this user is to see them."""
+    return dict(os.environ)
+
+
+def take_environment(variables: Mapping[str, str]) -> None:
+    """Have this process see those variables and no others."""
+    os.environ.clear()
+    os.environ.update(variables)

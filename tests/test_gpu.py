@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ import triton.language as tl
 
 import shipconf
 from shipconf import OfflineError, ShipconfWarning, shipped_autotune
+from shipconf.bench import Call
+from shipconf.placement import Arguments, copies
+from shipconf.sampler import CallFailed, Sampler
 
 pytestmark = pytest.mark.gpu
 
@@ -197,6 +202,105 @@ def test_warmup_compiles_all_candidates_on_a_miss_and_the_resolved_one_on_a_hit(
     assert len(kernel.warmup(x, out, N, grid=(1,))) == 1
 
 
+# --- measuring --------------------------------------------------------------------------------
+
+
+def call_of(size: int, before: Any = lambda: None) -> Call:
+    x = torch.arange(size, device="cuda", dtype=torch.float32)
+    out = torch.zeros_like(x)
+
+    def launch() -> None:
+        before()
+        plus_one[(triton.cdiv(size, 1024),)](x, out, size, BLOCK=1024)
+
+    launch()
+    return Call(launch)
+
+
+def test_a_slow_host_is_not_measured():
+    """The GPU is held back until the launches are queued: else each would last 2 ms."""
+    (times,) = Sampler().sample([call_of(N, lambda: time.sleep(0.002))], 5)
+    assert len(times) == 5 and max(times) < 0.5
+
+
+def test_the_cache_is_cold_in_every_measurement():
+    """16 MB read from memory, though they would fit the cache; and as do_bench finds it."""
+    call = call_of(2**22)
+    sampler = Sampler()
+    sampler.warm_up(call, 50)
+    (times,) = sampler.sample([call], 20)
+    reference = triton.testing.do_bench(call.launch, return_mode="median")
+    assert statistics.median(times) == pytest.approx(reference, rel=0.25)
+
+
+def test_very_short_launches_are_timed_from_graphs():
+    """Without the 2 µs that a pair of events adds."""
+    sampler, call = Sampler(), call_of(N)
+    sampler.warm_up(call, 50)
+    (with_events,) = sampler.sample([call], 20)
+    (replayed,) = sampler.replay([sampler.graph_of(call.launch)], sampler.graph_of(None), 20)
+    assert 0.0003 < statistics.median(replayed) < statistics.median(with_events) < 0.010
+
+
+def test_a_launch_that_cannot_be_captured_leaves_the_device_working():
+    sampler = Sampler()
+    with pytest.raises(RuntimeError):
+        sampler.graph_of(torch.cuda.synchronize)
+    (times,) = sampler.sample([call_of(N)], 3)
+    assert len(times) == 3
+
+
+def test_a_launch_that_raises_is_named():
+    def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(CallFailed) as caught:
+        Sampler().sample([call_of(N), Call(fail)], 2)
+    assert caught.value.index == 1 and isinstance(caught.value.__cause__, ValueError)
+
+
+def test_copies_lie_elsewhere_and_share_memory_as_the_tensors_do():
+    whole = torch.arange(64, device="cuda", dtype=torch.float32).reshape(8, 8)
+    part, other = whole[2:, ::2], torch.ones(3, device="cuda")
+    named = {"whole": whole, "part": part, "other": other, "n": 8, "none": None}
+    made = copies(Arguments((whole, part, 8), {"other": other}, named))
+    assert len(made) > 1
+    for copy in made:
+        new_whole, new_part, n = copy.args
+        assert n == 8 and copy.named["whole"] is new_whole and copy.named["none"] is None
+        assert torch.equal(new_part, part) and new_part.stride() == part.stride()
+        assert new_whole.data_ptr() != whole.data_ptr()
+        assert new_part.data_ptr() - new_whole.data_ptr() == part.data_ptr() - whole.data_ptr()
+        assert copy.kwargs["other"] is copy.named["other"] is not other
+    assert copies(Arguments(((whole, part),), {}, {"pair": (whole, part)})) == []
+
+
+def test_warmup_and_rep_are_times_in_ms(monkeypatch):
+    """How long the GPU is kept busy first, and how much of each finalist is measured at least."""
+    warmed: list[float] = []
+    summed: list[float] = []
+
+    class Watched(Sampler):
+        def warm_up(self, call: Call, ms: float) -> None:
+            warmed.append(ms)
+            super().warm_up(call, ms)
+
+        def sample(self, calls: Any, turns: int) -> list[list[float]]:
+            times = super().sample(calls, turns)
+            summed.append(sum(map(sum, times)))
+            return times
+
+    monkeypatch.setattr("shipconf.gpu_bench.Sampler", Watched)
+    x, out = (torch.zeros(2**24, device="cuda") for _ in range(2))
+    plain = {"configs": configs(32, 1024), "key": ["n"], "warmup": 7}
+    shipped(**plain)[grid](x, out, 2**24)
+    least = sum(summed)
+    summed.clear()
+    shipped(**plain, rep=50, name="longer")[grid](x, out, 2**24)
+    assert warmed == [7, 7]
+    assert sum(summed) > 50 > least
+
+
 # --- processes that die -----------------------------------------------------------------------
 
 HEADER = """
@@ -296,6 +400,52 @@ def test_a_candidate_that_writes_out_of_bounds_is_named_and_left_out_next_time(t
     ((name, why),) = record["left_out"].items()
     assert "FAR=1099511627776" in name and why.startswith("ended its process:")
     assert record["config"]["FAR"] == 0
+
+
+WILD_MODULE = (
+    HEADER
+    + """
+from shipconf import Launch
+
+@shipped_autotune(
+    configs=[Config({"BLOCK": 64, "FAR": 0}), Config({"BLOCK": 128, "FAR": 1 << 40}),
+             Config({"BLOCK": 256, "FAR": 0})],
+    key=["n"],
+)
+@triton.jit
+def wild(out_ptr, n, BLOCK: tl.constexpr, FAR: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + offsets + FAR, offsets, mask=offsets < n)
+
+@wild.workload
+def workload(n, dtypes):
+    out = torch.zeros(n, device="cuda", dtype=dtypes)
+    return Launch(lambda named: (triton.cdiv(n, named["BLOCK"]),), (out, n))
+"""
+)
+
+TUNES = """
+import logging, torch, wildly
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+record = wildly.wild.tune(n=4096, dtypes=torch.int32)
+out = torch.zeros(4096, device="cuda", dtype=torch.int32)
+wildly.wild[lambda named: (wildly.triton.cdiv(4096, named["BLOCK"]),)](out, 4096)
+assert torch.equal(out, torch.arange(4096, device="cuda", dtype=torch.int32))
+print(record.config["FAR"], list(record.left_out), len(wildly.wild.configs_timings))
+"""
+
+
+def test_a_tuning_on_purpose_loses_one_candidate_to_one_bad_candidate(tmp_path, store):
+    """A worker measures, and another goes on where it ended: this process can launch."""
+    (tmp_path / "wildly.py").write_text(WILD_MODULE)
+    done = run(tmp_path, TUNES, store)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("0 ['BLOCK=128, FAR=1099511627776"), done.stdout
+    assert done.stdout.rstrip().endswith(" 2")
+    assert "goes on in a new process" in done.stderr
+    _, record = the_record(store)
+    ((name, why),) = record["left_out"].items()
+    assert "FAR=1099511627776" in name and why.startswith("ended its process:")
 
 
 def test_launches_of_a_known_key_open_no_file(tmp_path, store):

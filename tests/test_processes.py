@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import filelock  # noqa: F401  # here, since another user may not be able to read the interpreter
@@ -25,7 +26,7 @@ from kernels import BLOCKS, Trial, blocks_in, configs
 from packages import files_in, package, record, records_in, user_folder, write
 
 import shipconf
-from shipconf import LockTimeout, files
+from shipconf import LockTimeout, files, journal
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to become another user")
 platformdirs.user_cache_path("shipconf")  # which imports more
@@ -44,20 +45,26 @@ def launched(**options: Any) -> tuple[int, list[int], list[str]]:
 # --- single flight ----------------------------------------------------------------------------
 
 
-def _meets_a_cold_key(barrier: Any, log: Path, number: int) -> int:
+def _meets_a_cold_key(barrier: Any, log: Path, number: int) -> tuple[int, bool, float]:
+    """The block, whether this process tuned, and when its launch was done."""
     # Ranks whose timings disagree: each has another favourite.
     times = {block: 1.0 + ((i + number) % 3) for i, block in enumerate(BLOCKS)}
-    trial = Trial(times=times, log=log)
+    trial = Trial(times=times, log=log, during=lambda block: event().wait(0.3))
     barrier.wait(60)
-    return trial.launch(8, 8)
+    block = trial.launch(8, 8)
+    return block, bool(trial.measured), time.monotonic()
 
 
 def test_of_eight_processes_on_one_cold_key_one_tunes_and_all_use_its_config(tmp_path, store):
-    """Cases 26 and 28: seven wait and read; the file is whole and holds one record."""
+    """Cases 26 and 28: seven wait and read, and have launched a second after the tuning at most;
+    the file is whole and holds one record."""
     log = tmp_path / "measured"
     barrier = CONTEXT.Barrier(8)
     children = [Child(_meets_a_cold_key, barrier, log, number) for number in range(8)]
-    blocks = {child.result() for child in children}
+    results = [child.result() for child in children]
+    blocks = {block for block, _, _ in results}
+    (tuned,) = [done for _, measured, done in results if measured]
+    assert max(done for _, _, done in results) - tuned < 1.0
     assert sorted(blocks_in(log)) == list(BLOCKS)
     (kept,) = records_in(store)
     assert blocks == {kept["config"]["BLOCK"]}
@@ -193,6 +200,45 @@ def test_deaths_at_different_candidates_accuse_none(tmp_path, store):
     assert trial.launch(8, 8) == 32
     assert trial.measured == [16, 32]
     assert records_in(store)[0]["left_out"] == {}
+
+
+EVERY = range(1, 1001)
+
+
+def _tunes_all(log: Path, started: Any) -> None:
+    trial = Trial(blocks=EVERY, log=log)
+    started.set()
+    trial.launch(8, 8)
+
+
+def measured_in(store: Path) -> list[int]:
+    """The blocks whose measurement the journal holds, once for each time."""
+    return [
+        int(str(found["candidate"]).partition("BLOCK=")[2].partition(",")[0])
+        for path in store.rglob("*.journal")
+        for found in journal.events(path) if found["event"] == "measured"
+    ]  # fmt: skip
+
+
+def test_tunings_killed_at_sixty_random_moments_lose_no_measurement(tmp_path, store):
+    """Case 29: what the journal holds is never measured again, and it never loses a line."""
+    random = Random(29)
+    kept: list[int] = []
+    killed = 0
+    while not records_in(store):
+        log, started = tmp_path / str(killed), event()
+        child = Child(_tunes_all, log, started)
+        assert started.wait(60)
+        child.process.join(random.uniform(0, 0.03) if killed < 60 else None)
+        killed += child.process.is_alive()
+        child.kill()
+        assert set(blocks_in(log)).isdisjoint(kept)
+        now = measured_in(store)
+        assert now[: len(kept)] == kept or records_in(store)
+        kept = now
+    (record,) = records_in(store)
+    assert record["candidates"] == 1000 and killed >= 50
+    assert all("twice" in why for why in record["left_out"].values())
 
 
 def test_one_that_waits_for_a_killed_holder_gets_the_lock_and_tunes(tmp_path, store):

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import itertools
 import json
 import logging
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..configs import config_text
 from ..errors import ShipconfError
 from ..keys import Value, from_json
+from ..targets import load
 
 if TYPE_CHECKING:
     from ..kernel import ShippedKernel
@@ -85,34 +83,3 @@ def _pair(text: str) -> tuple[str, Value]:
         return name, from_json(json.loads(value))
     except ValueError:
         return name, value
-
-
-def load(target: str) -> ShippedKernel:
-    """The kernel that `module:kernel` or `file.py:kernel` names. Raises `ValueError`."""
-    from ..kernel import ShippedKernel
-
-    where, colon, name = target.rpartition(":")
-    if not colon:
-        raise ValueError(f"{target!r} names no kernel: write module:kernel")
-    kernel = getattr(_module(where), name, None)
-    while kernel is not None and not isinstance(kernel, ShippedKernel):
-        kernel = getattr(kernel, "fn", None)  # heuristics above the decorator
-    if kernel is None:
-        raise ValueError(f"{name!r} in {where} is no kernel made by shipped_autotune")
-    return kernel
-
-
-def _module(where: str) -> Any:
-    sys.path.insert(0, "")  # as `python -m` does: the current folder's packages
-    if not where.endswith(".py"):
-        try:
-            return importlib.import_module(where)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"cannot import {where}: {error}") from error
-    spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-    if spec is None or spec.loader is None or not Path(where).is_file():
-        raise ValueError(f"no such file: {where}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module

@@ -1,0 +1,230 @@
+"""A process that tunes, so that a candidate which breaks the GPU's context costs only itself.
+
+The worker is started when a tuning on purpose first needs it, serves one task after another, and
+ends with its parent or after a minute without work. Where it dies, or reports that its context
+is broken, it is started again: the journal has what it measured, and the candidate to leave out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from . import forks, settings
+from .errors import TuningError
+from .placement import release
+from .records import Record
+from .targets import Target, find, shipped
+
+log = logging.getLogger("shipconf.worker")
+
+IDLE_S = 60.0
+MOST_DEATHS = 20  # in one tuning, of which two are needed to leave a candidate out
+
+inside = False  # whether this process is a worker
+
+
+@dataclass(frozen=True)
+class Task:
+    """A tuning: of which kernel, for what, on which of the GPUs that this process sees.
+
+    `workload` is where the kernel's workload is registered; `identity` that of the kernel.
+    """
+
+    kernel: Target
+    workload: Target
+    identity: str
+    dtypes: Any
+    values: Mapping[str, Any]
+    force: bool
+    device: int | None
+    environment: Mapping[str, str] = field(default_factory=settings.environment)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A tuning's record, whether it is in a file, and all times in ms, by config."""
+
+    record: Record
+    stored: bool
+    times_ms: list[tuple[dict[str, Any], list[float]]]
+    seconds: float | None
+
+
+class Unreachable(Exception):
+    """A worker does not find the same kernel; it is to be tuned in this process."""
+
+
+# --- in the parent ----------------------------------------------------------------------------
+
+
+class Worker:
+    """Starts the process when needed, and again when it has died."""
+
+    def __init__(self) -> None:
+        self._lock = forks.lock()
+        self._pid = os.getpid()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: Connection[Any, Any] | None = None
+
+    def tune(self, task: Task) -> Answer:
+        """The answer of a worker. Raises what the tuning raises, and `Unreachable`."""
+        deaths = 0
+        seen: set[frozenset[str]] = set()
+        with self._lock:
+            while True:
+                try:
+                    answer = self._ask(task)
+                except (EOFError, ConnectionError) as error:
+                    deaths += 1
+                    self._tell_of_death(task, deaths, error)
+                    continue
+                if not (isinstance(answer, TuningError) and answer.fatal):
+                    break
+                self.close()
+                reasons = frozenset(answer.reasons)
+                if reasons in seen:  # nothing was written that would leave the candidate out
+                    break
+                seen.add(reasons)
+                log.warning("%s; the tuning goes on in a new process", str(answer).splitlines()[0])
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, Answer)
+        return answer
+
+    def _tell_of_death(self, task: Task, deaths: int, error: Exception) -> None:
+        code = self.close()
+        if deaths >= MOST_DEATHS:
+            raise TuningError(
+                f"the process that tunes {task.kernel.name} died {deaths} times, at last with "
+                f"exit code {code}",
+                kernel=task.kernel.name, device="", key=str(dict(task.values)), reasons={},
+                fatal=True,
+            ) from error  # fmt: skip
+        log.warning(
+            "the process that tunes %s died with exit code %s; it is started again, with what it "
+            "measured", task.kernel.name, code,
+        )  # fmt: skip
+
+    def _ask(self, task: Task) -> Any:
+        if self._connection is None or self._pid != os.getpid() or self._process is None or (
+            self._process.poll() is not None
+        ):  # fmt: skip
+            self._start()
+        connection = self._connection
+        assert connection is not None
+        connection.send(task)
+        while True:
+            message = connection.recv()
+            if not isinstance(message, dict):
+                return message
+            record = logging.makeLogRecord(message)
+            if (logger := logging.getLogger(record.name)).isEnabledFor(record.levelno):
+                logger.handle(record)
+
+    def _start(self) -> None:
+        self._connection, theirs = Pipe()
+        self._pid = os.getpid()
+        number = theirs.fileno()
+        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"from shipconf.worker import serve; serve({number})"],
+            pass_fds=[number], env={**settings.environment(), "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        theirs.close()
+
+    def close(self) -> int | None:
+        """End the process; returns its exit code."""
+        if self._connection is not None:
+            self._connection.close()
+        process, self._connection, self._process = self._process, None, None
+        if process is None or self._pid != os.getpid():
+            return None
+        try:
+            return process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+the_worker = Worker()
+atexit.register(the_worker.close)
+
+
+# --- in the worker ----------------------------------------------------------------------------
+
+
+class _Forward(logging.Handler):
+    """Sends log records to the parent, which has the handlers."""
+
+    def __init__(self, connection: Connection[Any, Any]) -> None:
+        super().__init__()
+        self.connection = connection
+
+    def emit(self, record: logging.LogRecord) -> None:
+        plain = {**record.__dict__, "msg": record.getMessage(), "args": None, "exc_info": None}
+        self.connection.send(plain)
+
+
+def serve(number: int) -> None:
+    """Answer tasks from the connection with this file descriptor."""
+    global inside
+    inside = True
+    connection: Connection[Any, Any] = Connection(number)
+    forward = _Forward(connection)
+    logger = logging.getLogger("shipconf")
+    logger.addHandler(forward)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        while connection.poll(IDLE_S):
+            answer = _answer(connection.recv())
+            forward.acquire()
+            try:
+                connection.send(_portable(answer))
+            finally:
+                forward.release()
+            if isinstance(answer, TuningError) and answer.fatal:
+                return
+    except (EOFError, ConnectionError, KeyboardInterrupt):
+        return  # the parent is gone, or both were interrupted
+
+
+def _answer(task: Task) -> Any:
+    settings.take_environment(task.environment)
+    try:
+        find(task.workload)  # registers it, where it has a module of its own
+        kernel = shipped(find(task.kernel))
+    except Exception as error:
+        return Unreachable(f"{task.kernel.module}: {error!r}")
+    if kernel is None or kernel.identity != task.identity:
+        return Unreachable(f"{task.kernel.module}:{task.kernel.name} is another kernel there")
+    try:
+        if task.device is not None:
+            import torch
+
+            torch.cuda.set_device(task.device)
+        answer: Answer = kernel.tune_here(task.dtypes, task.values, task.force)
+        release()  # an idle worker holds no tensors
+    except Exception as error:
+        return error
+    return answer
+
+
+def _portable(answer: Any) -> Any:
+    """The answer, or what a process can send in the place of an exception that it cannot."""
+    try:
+        pickle.loads(pickle.dumps(answer))
+    except Exception:
+        return RuntimeError(f"{type(answer).__name__}: {answer}")
+    return answer
