@@ -16,6 +16,13 @@ import triton.language as tl
 
 from shipconf import Launch, shipped_autotune
 
+
+@triton.jit
+def nothing(out_ptr):
+    """The least that Triton can compile: what it sets up once is set up then."""
+    tl.store(out_ptr, 0)
+
+
 DEFAULT = triton.Config({"ROWS": 1}, num_warps=4, num_stages=2)
 
 

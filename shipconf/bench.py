@@ -44,6 +44,11 @@ class Timing:
         fifths = statistics.quantiles(times_ms, n=5, method="inclusive")
         return cls(statistics.median(times_ms), fifths[0], fifths[3])
 
+    @property
+    def noise(self) -> float:
+        """Half the spread between the percentiles, relative to the median."""
+        return (self.p80 - self.p20) / 2 / self.median if self.median else 0.0
+
     def document(self) -> dict[str, float]:
         """Rounded to nanoseconds, as records store it."""
         fields = {"median": self.median, "p20": self.p20, "p80": self.p80}

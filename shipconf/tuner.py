@@ -28,7 +28,7 @@ from .sampler import CallFailed
 log = logging.getLogger("shipconf.tuner")
 
 REACH = 1.1  # finalists are within 10 % of the best of the first measurements, which err by 4 %
-FINALISTS = 64
+MAX_NOISE = 0.01
 SAY_EVERY_S = 5.0
 
 
@@ -201,7 +201,7 @@ def _end_if_broken(tuning: _Tuning, name: str, error: Exception) -> None:
 def _hold_finals(tuning: _Tuning, bench: GpuBench) -> None:
     """Measure the finalists in turn, until it is clear who wins or the time is up."""
     plan, known = tuning.plan, list(tuning.history.rounds)
-    finals = Finals(_finalists(tuning))
+    finals = Finals(_finalists(tuning, bench.finalists(tuning.best_ms)))
     placements = [plan.arguments, *copies(plan.arguments)]
     bench.open_finals(
         {choice: [plan.call(choice, given) for given in placements] for choice in finals.live},
@@ -229,14 +229,14 @@ def _hold_finals(tuning: _Tuning, bench: GpuBench) -> None:
     tuning.winner = finals.winner if finals.live else None
 
 
-def _finalists(tuning: _Tuning) -> list[Choice]:
+def _finalists(tuning: _Tuning, most: int) -> list[Choice]:
     """Those within reach, the default, and the incumbent; which is the first of the candidates
     where there is no default, and the second where there is."""
     plan, timings = tuning.plan, tuning.timings
     reached = sorted(
         (choice for choice, timing in timings.items() if timing.median <= tuning.best_ms * REACH),
         key=lambda choice: timings[choice].median,
-    )[:FINALISTS]  # fmt: skip
+    )[:most]  # fmt: skip
     always = plan.candidates[:2] if plan.default is not None else plan.candidates[:1]
     return [c for c in plan.candidates if c in reached or (c in always and c in timings)]
 
@@ -298,8 +298,10 @@ def _outcome(tuning: _Tuning) -> Outcome:
 
 
 def choose(candidates: Sequence[Choice], timings: Mapping[Choice, Timing]) -> Choice:
-    """The first of `candidates` among those tied with the fastest, where one pass is all."""
-    best_ms = min(timing.median for timing in timings.values())
-    return next(
-        c for c in candidates if c in timings and timings[c].median <= best_ms * (1 + TIE)
-    )  # fmt: skip
+    """The first of `candidates` among those tied with the fastest, where one pass is all.
+
+    With no rounds to compare, the tie is as wide as the fastest's own noise, but at most 1 %.
+    """
+    best = min(timings.values(), key=lambda timing: timing.median)
+    limit_ms = best.median * (1 + min(MAX_NOISE, max(TIE, best.noise)))
+    return next(c for c in candidates if c in timings and timings[c].median <= limit_ms)
