@@ -19,7 +19,7 @@ PACKAGE = Path(shipconf.__file__).parent
 LAYERS = [
     {"forks"},
     {"errors", "settings", "keys", "fingerprint"},
-    {"records", "memory", "files", "subject", "workload"},
+    {"records", "memory", "files", "subject", "workload", "sources"},
     {"device", "stores", "journal", "compiling"},
     {"configs", "bench"},
     {"explain", "tuner"},
@@ -165,7 +165,9 @@ def _top_imports(name: str, path: Path) -> set[str]:
     return imports(name, path, outside(tree(path)))
 
 
-@pytest.mark.parametrize("name", ["keys", "records", "errors", "settings", "fingerprint", "memory"])
+@pytest.mark.parametrize(
+    "name", ["keys", "records", "errors", "settings", "fingerprint", "memory", "sources"]
+)
 def test_the_lowest_modules_need_the_standard_library_only(name):
     outside = {
         dotted.partition(".")[0]
