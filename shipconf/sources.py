@@ -7,14 +7,13 @@ standard library is used.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import importlib.util
 import os
 import re
 import zipfile
 import zipimport
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
@@ -233,9 +232,11 @@ def _find(name: str) -> ModuleSpec | None:
 
 def _meant(name: str) -> str:
     """What to write where the name is that of a distribution: `shipconf_example_gemm`."""
+    from importlib import metadata  # 30 ms, for an error's sake
+
     try:
-        files: Sequence[importlib.metadata.PackagePath] = importlib.metadata.files(name) or []
-    except importlib.metadata.PackageNotFoundError:
+        files = metadata.files(name) or []
+    except (metadata.PackageNotFoundError, ValueError):
         return ""
     tops = sorted({file.parts[0] for file in files if len(file.parts) == 2 and file.name ==
                    "__init__.py"})  # fmt: skip

@@ -28,7 +28,8 @@ LAYERS = [
     {"lookup"},
     {"kernel"},
     {"interop"},
-    {"package"},
+    {"inventory"},
+    {"selection", "declared"},
     {"cli"},
     {"__main__"},
 ]
