@@ -118,6 +118,10 @@ class Source(ABC):
         return (Member(self, n) for n in self.names if n.rpartition("/")[2] == ALIASES)
 
     @abstractmethod
+    def refusal(self) -> str:
+        """Why nothing may be written into it, or ""."""
+
+    @abstractmethod
     def _walk(self) -> Iterator[str]: ...
 
     @abstractmethod
@@ -145,6 +149,19 @@ class Folder(Source):
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()
 
+    def refusal(self) -> str:
+        folder = self.root.resolve()
+        for above in folder.parents:
+            top = folder.relative_to(above).parts[0]
+            for record in above.glob("*.dist-info/RECORD"):
+                lines = record.read_text(encoding="utf-8", errors="replace").splitlines()
+                if any(line.startswith(f"{top}/") for line in lines):
+                    name = record.parent.name.removesuffix(".dist-info")
+                    return f"{self.root} is installed, by {name}: name its source folder instead"
+        if any(part in ("site-packages", "dist-packages") for part in folder.parts):
+            return f"{self.root} is where packages are installed: name a source folder instead"
+        return ""
+
 
 class Archive(Source):
     """A wheel, or another zip that Python imports from."""
@@ -158,6 +175,9 @@ class Archive(Source):
 
     def _walk(self) -> Iterator[str]:
         return (name for name in self._archive.namelist() if not name.endswith("/"))
+
+    def refusal(self) -> str:
+        return f"{self.root} is zipped: name the source folder instead"
 
     def read(self, name: str) -> bytes:
         try:

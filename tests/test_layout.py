@@ -30,6 +30,9 @@ LAYERS = [
     {"interop"},
     {"inventory"},
     {"selection", "declared"},
+    {"union"},
+    {"draft"},
+    {"merge"},
     {"cli"},
     {"__main__"},
 ]

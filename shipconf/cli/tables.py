@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
+from ..draft import Written
 from ..inventory import Fault
 from ..keys import Dtype
 
@@ -89,3 +90,14 @@ def age(when: datetime | None) -> str:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def written(changes: Iterable[Written], *, dry_run: bool) -> None:
+    """Print the path of each file that changed; with `dry_run` the diff of each that would."""
+    for change in changes:
+        print(change.diff() if dry_run else change.path, end="" if dry_run else "\n")
+
+
+def written_documents(changes: Iterable[Written]) -> list[dict[str, Any]]:
+    """The changed files in JSON: `path`, and whether it is `new`."""
+    return [{"path": str(change.path), "new": change.before is None} for change in changes]
