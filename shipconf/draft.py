@@ -51,6 +51,16 @@ class _Listing:
         self.files.setdefault(identity(file), {})[path] = file
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """A change to a file, and what it makes of the bytes and the content that were read."""
+
+    change: Change
+    data: bytes | None
+    held: ConfigFile | None
+    after: ConfigFile
+
+
 class Draft:
     """Changes to config files, none of them written yet.
 
@@ -59,12 +69,12 @@ class Draft:
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
-        self._changes: dict[Path, tuple[Change, bytes | None, ConfigFile | None]] = {}
+        self._changes: dict[Path, _Plan] = {}
         self._listings: dict[Path, _Listing] = {}
 
-    def known(self, folder: Path, file: ConfigFile) -> list[ConfigFile]:
-        """All files in the folder that hold records of the same kernel, device and key."""
-        return list(self._listing(folder).files.get(identity(file), {}).values())
+    def known(self, folder: Path, file: ConfigFile) -> list[tuple[Path, ConfigFile]]:
+        """The files in the folder that hold records of the same kernel, device and key."""
+        return list(self._listing(folder).files.get(identity(file), {}).items())
 
     def place(self, folder: Path, file: ConfigFile, stem: str) -> tuple[Path, ConfigFile | None]:
         """Where the records go: the file that they may join, and it; else the first free name from
@@ -80,8 +90,10 @@ class Draft:
     def put(self, path: Path, file: ConfigFile, change: Change) -> None:
         """Let `change` be made to the file at the path, so that it becomes `file`."""
         listing = self._listing(path.parent)
-        was = listing.files.get(identity(file), {}).get(path)
-        self._changes[path] = (change, listing.data.get(path), was)
+        data, held = listing.data.get(path), listing.files.get(identity(file), {}).get(path)
+        if (earlier := self._changes.get(path)) is not None:
+            data, held, change = earlier.data, earlier.held, _both(earlier.change, change)
+        self._changes[path] = _Plan(change, data, held, file)
         listing.add(path, file)
 
     def _listing(self, folder: Path) -> _Listing:
@@ -134,20 +146,25 @@ class Draft:
 
     def _changed(self, path: Path) -> Written | None:
         """The change to the file as it is now; None where it changes nothing."""
-        change, data, held = self._changes[path]
+        plan = self._changes[path]
+        held, file = plan.held, plan.after
         try:
             before: bytes | None = path.read_bytes()
         except FileNotFoundError:
             before = None
-        if before != data:
+        if before != plan.data:  # another process wrote it since it was read
             held = parse(before, path) if before is not None else None
-        file = change(held)
+            file = plan.change(held)
         if held is None:
             return Written(path, before, dump(file))
         if identity(held) != identity(file) or not agree(held, file):
             raise ConfigFileError(path, [("", "another process changed it: run the command again")])
         # A file that says the same in other words, as one written by hand may, stays as it is.
         return None if equal(held, file) else Written(path, before, dump(file))
+
+
+def _both(first: Change, second: Change) -> Change:
+    return lambda known: second(first(known))
 
 
 def _lock_path(path: Path) -> Path | None:

@@ -399,9 +399,13 @@ def _record_text(record: Record, nearest: tuple[str, ...]) -> str:
     return "    {\n      " + ",\n      ".join(lines) + "\n    }"
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_has_surrogate = re.compile("[\ud800-\udfff]").search
+
+
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if re.search("[\ud800-\udfff]", text):  # a lone surrogate has no UTF-8
+    text = _encode(value)
+    if _has_surrogate(text):  # a lone surrogate has no UTF-8
         return json.dumps(value, allow_nan=False)
     return text
 

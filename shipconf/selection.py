@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 from .inventory import tuned_at
-from .keys import Value, typed
+from .keys import Value, dtypes_text, typed
 from .records import ConfigFile, Record
 
 RIGORS = ("quick", "full", "verified")  # from the least to the most
@@ -19,12 +19,15 @@ class Selection:
     """What is asked for; what is left empty selects everything.
 
     `kernels` and `devices` are whole names, as the files hold them; `key` holds values of exact
-    key entries; ages are in seconds; `rigor` is the least that serves.
+    key entries; `dtypes` and `fingerprint` are as file names and records say them; ages are in
+    seconds; `rigor` is the least that serves.
     """
 
     kernels: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     key: Mapping[str, Value] = field(default_factory=dict)
+    dtypes: str | None = None
+    fingerprint: str | None = None
     newer_than_s: float | None = None
     older_than_s: float | None = None
     rigor: str | None = None
@@ -35,18 +38,22 @@ class Selection:
             return False
         if self.devices and file.device.name not in self.devices:
             return False
+        if self.dtypes is not None and dtypes_text(file.dtypes) != self.dtypes:
+            return False
         return all(
             name in file.key and typed(file.key[name]) == typed(value)
             for name, value in self.key.items()
         )
 
     def has_record(self, record: Record) -> bool:
-        """Whether the age and rigor of a record are asked for; unknown ones are not."""
+        """Whether the version, age and rigor of a record are asked for; unknown ones are not."""
         if self.rigor is not None:
             if record.rigor not in RIGORS:
                 return False
             if RIGORS.index(record.rigor) < RIGORS.index(self.rigor):
                 return False
+        if self.fingerprint is not None and record.fingerprint != self.fingerprint:
+            return False
         if self.newer_than_s is None and self.older_than_s is None:
             return True
         when = tuned_at(record)

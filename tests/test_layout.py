@@ -19,7 +19,7 @@ PACKAGE = Path(shipconf.__file__).parent
 LAYERS = [
     {"forks"},
     {"errors", "settings", "keys", "fingerprint"},
-    {"records", "memory", "files", "subject", "workload", "sources"},
+    {"records", "memory", "files", "subject", "workload", "sources", "globs"},
     {"device", "stores", "journal", "compiling"},
     {"configs", "bench"},
     {"explain", "tuner"},
@@ -32,7 +32,9 @@ LAYERS = [
     {"selection", "declared"},
     {"union"},
     {"draft"},
-    {"merge"},
+    {"merge", "builds", "homes"},
+    {"export"},
+    {"flat_export"},
     {"cli"},
     {"__main__"},
 ]

@@ -38,6 +38,9 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
                        help="of the device with this whole name; may be given again")  # fmt: skip
     group.add_argument("-k", "--key", action="append", default=[], type=pair,
                        metavar="NAME=VALUE", help="with this value of a key entry")  # fmt: skip
+    group.add_argument("--dtypes", metavar="TEXT",
+                       help="of these dtypes, as file names say them: float16")  # fmt: skip
+    group.add_argument("--fingerprint", metavar="TEXT", help="of this version of the kernel")
     group.add_argument("--newer-than", type=age_s, metavar="AGE",
                        help="tuned in the last 90s, 30m, 12h, 7d or 2w")  # fmt: skip
     group.add_argument("--older-than", type=age_s, metavar="AGE", help="tuned before that")
@@ -48,7 +51,8 @@ def selection(chosen: argparse.Namespace) -> Selection:
     """What the arguments of `add_selection` select."""
     return Selection(
         kernels=tuple(chosen.kernel), devices=tuple(chosen.device), key=dict(chosen.key),
-        newer_than_s=chosen.newer_than, older_than_s=chosen.older_than, rigor=chosen.rigor,
+        dtypes=chosen.dtypes, fingerprint=chosen.fingerprint, newer_than_s=chosen.newer_than,
+        older_than_s=chosen.older_than, rigor=chosen.rigor,
     )  # fmt: skip
 
 

@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..draft import Written
 from ..inventory import Fault
 from ..keys import Dtype
+
+if TYPE_CHECKING:
+    from ..draft import Written
 
 MOST_IN_RICH = 200  # rows; rich lays out a thousand of them in half a second
 

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigFileError
-from ..keys import Value, to_json
+from ..keys import Value
 from ..records import ConfigFile, Device, flat_fields, flat_text, from_flat
 
 NEAREST = "M"  # what the numbers in the files of all three are
 # The entries that vLLM and SGLang put behind the device.
 _BEHIND_DEVICE = ("dtype", "block_shape", "per_channel_quant")
+VERSION = "triton_version"  # the one name at the top that is no point
 ORIGIN = "imported_from"  # the field of a file that keeps its flat name
 
 
@@ -47,7 +48,7 @@ def is_flat(stem: str, document: Any) -> bool:
 def style_of(stem: str, document: Mapping[str, Any]) -> Style:
     """The style of a flat file."""
     fields = tuple(flat_fields(stem) or {})
-    return Style(fields, spaced=", " in stem, versioned="triton_version" in document)
+    return Style(fields, spaced=", " in stem, versioned=VERSION in document)
 
 
 def flat_value(text: str) -> Value:
@@ -109,9 +110,6 @@ def file_name(file: ConfigFile, style: Style | None = None) -> str:
         r"[/\\\x00-\x1f]", stem
     ):
         raise UnfitForFlat(f"no file name of the flat form can say {stem}")
-    for name, value in file.key.items():
-        if to_json(flat_value(fields[name])) != to_json(value) and not isinstance(value, str):
-            raise UnfitForFlat(f"key.{name}: {json.dumps(to_json(value))} would lose its type")
     if style.spaced:
         stem = re.sub(r",(?=[^\[]*\])", ", ", stem)
     if len(stem.encode()) > 250:
@@ -138,7 +136,7 @@ def document(file: ConfigFile, *, versioned: bool = False) -> dict[str, Any]:
     versions = {record.triton for record in file.records}
     flat: dict[str, Any] = {}
     if (versioned or ORIGIN in file.extra) and len(versions) == 1 and None not in versions:
-        flat["triton_version"] = versions.pop()
+        flat[VERSION] = versions.pop()
     for record in sorted(file.records, key=lambda record: record.at[file.nearest[0]]):
         flat[str(record.at[file.nearest[0]])] = dict(record.config)
     return flat
