@@ -31,8 +31,7 @@ class Declared:
     """A kernel below `shipped_autotune` in a source file.
 
     `source_file` is its name in the source. `key` and `nearest` are None where the code computes
-    them; `constexprs` are the parameters whose key entries configs may set, so that they are no
-    part of the key.
+    them; `knobs` are the names that configs in the file set, which are no part of a key.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Declared:
     source_file: str
     key: tuple[str, ...] | None
     nearest: tuple[str, ...] | None
-    constexprs: frozenset[str]
+    knobs: frozenset[str]
     configs_dir: str | None
 
     @property
@@ -58,7 +57,7 @@ class Declared:
         if self.nearest is not None and set(nearest) != set(self.nearest):
             return f"has nearest {list(nearest)}; the kernel declares {list(self.nearest)}"
         if self.key is not None and (
-            set(key) - set(self.key) or set(self.key) - set(key) - self.constexprs
+            set(key) - set(self.key) or set(self.key) - set(key) - self.knobs
         ):
             return f"has key {list(key)}; the kernel declares {list(self.key)}"
         return ""
@@ -84,27 +83,31 @@ class _Reader:
     def __init__(self, name: str) -> None:
         self.name = name
         self.called = {DECORATOR}
-        self.definitions: dict[str, ast.FunctionDef] = {}
+        self.definitions: set[str] = set()
+        self.knobs: set[str] = set()
 
     def read(self, tree: ast.Module) -> Iterator[Declared]:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 self.called |= {a.asname for a in node.names if a.name == DECORATOR and a.asname}
+            elif isinstance(node, ast.Call) and _name_of(node.func) == "Config":
+                dicts = [argument for argument in node.args if isinstance(argument, ast.Dict)]
+                self.knobs |= {text for knobs in dicts for text in map(_text, knobs.keys) if text}
         yield from self._body(tree, "")
         for node in ast.walk(tree):  # shipped_autotune(…)(kernel)
             if isinstance(node, ast.Call) and self._is_ours(node.func) and node.args:
                 function = node.args[0]
                 if isinstance(function, ast.Name) and function.id in self.definitions:
-                    yield self._declared(node.func, function.id, self.definitions[function.id])
+                    yield self._declared(node.func, function.id)
 
     def _body(self, parent: ast.AST, prefix: str) -> Iterator[Declared]:
         for node in ast.iter_child_nodes(parent):
             if isinstance(node, ast.FunctionDef):
                 name = prefix + node.name
-                self.definitions.setdefault(node.name, node)
+                self.definitions.add(node.name)
                 for decorator in node.decorator_list:
                     if self._is_ours(decorator):
-                        yield self._declared(decorator, name, node)
+                        yield self._declared(decorator, name)
                 yield from self._body(node, f"{name}.<locals>.")
             elif isinstance(node, ast.ClassDef):
                 yield from self._body(node, f"{prefix}{node.name}.")
@@ -112,13 +115,9 @@ class _Reader:
                 yield from self._body(node, prefix)
 
     def _is_ours(self, node: ast.AST) -> bool:
-        if not isinstance(node, ast.Call):
-            return False
-        called = node.func
-        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
-        return name in self.called
+        return isinstance(node, ast.Call) and _name_of(node.func) in self.called
 
-    def _declared(self, call: Any, function: str, node: ast.FunctionDef) -> Declared:
+    def _declared(self, call: Any, function: str) -> Declared:
         given = dict(zip(_PARAMETERS, call.args))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         return Declared(
@@ -127,12 +126,13 @@ class _Reader:
             source_file=self.name,
             key=_names(given.get("key")),
             nearest=_names(given["nearest"]) if "nearest" in given else (),
-            constexprs=frozenset(
-                argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]
-                if argument.annotation and "constexpr" in ast.unparse(argument.annotation)
-            ),
+            knobs=frozenset(self.knobs),
             configs_dir=_text(given.get("configs_dir")),
         )  # fmt: skip
+
+
+def _name_of(called: ast.AST) -> str | None:
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
 
 
 def _text(node: Any) -> str | None:

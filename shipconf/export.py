@@ -18,7 +18,7 @@ from .inventory import Fault
 from .keys import Key
 from .records import ConfigFile, Record
 from .sources import Source
-from .union import agree, identity, point, same, unite_all
+from .union import Conflict, agree, identity, point, same, unite_all
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,15 @@ class Decision:
 class ExportReport:
     """What an export did, or with `dry_run` would do.
 
-    `faults` has what was left out, each file with the reason, and what no lookup finds;
-    `left_out` what the build of the target would leave out of the wheel.
+    `conflicts` has the points of which the files had two records; `faults` what was left out,
+    each file with the reason, and what no lookup finds; `left_out` what the build of the target
+    would leave out of the wheel.
     """
 
     target: Path
     written: list[Written] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     left_out: list[builds.LeftOut] = field(default_factory=list)
 
@@ -75,9 +77,13 @@ def export(
         ordered = _for_shipping(home.ordered(current))
         groups.setdefault((home.folder, identity(ordered)), (home, []))[1].append(ordered)
     draft = Draft()
-    united = [(home, file) for home, group in groups.values() for file in unite_all(group)[0]]
-    for home, file in united:
-        report.decisions += _decide(draft, home, file, on_conflict)
+    united = []
+    for home, group in groups.values():
+        together, conflicts = unite_all(group)
+        report.conflicts += conflicts
+        for file in together:
+            united.append((home, file))
+            report.decisions += _decide(draft, home, file, on_conflict)
     report.written = draft.preview() if dry_run else draft.write()
     report.faults += draft.faults
     if not dry_run:

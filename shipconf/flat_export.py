@@ -16,7 +16,7 @@ from .homes import Home, unreached
 from .interop import flat
 from .interop.flat import VERSION
 from .inventory import Fault, faults_of
-from .records import ConfigFile, parse_json
+from .records import ConfigFile, flat_fields, parse_json
 from .sources import Source
 
 
@@ -39,9 +39,8 @@ def export_flat(
     styles = _styles(target.root)
     for name, file in files:
         try:
-            style = styles.get(frozenset([*file.key, "device_name"]))
             flat.document(file)
-            path = target.root / flat.file_name(file, style)
+            path = target.root / flat.file_name(file, _like(file, styles))
             named.setdefault(path, []).append((name, file))
         except flat.UnfitForFlat as error:
             report.faults.append(Fault(name, "", str(error)))
@@ -51,7 +50,7 @@ def export_flat(
             report.faults += [Fault(name, "", what) for name, _ in several]
             continue
         file = several[0][1]
-        style = styles.get(frozenset([*file.key, "device_name"]))
+        style = _like(file, styles)
         versioned_too = versioned or (style is not None and style.versioned)
         _put(report, path, file, on_conflict, dry_run=dry_run, versioned=versioned_too)
     return report
@@ -69,6 +68,12 @@ def _styles(folder: Path) -> dict[frozenset[str], flat.Style]:
             style = flat.style_of(path.stem, document)
             found.setdefault(frozenset(style.fields), style)
     return found
+
+
+def _like(file: ConfigFile, styles: Mapping[frozenset[str], flat.Style]) -> flat.Style | None:
+    """The style of a file there that says all of the key, or all but what is not set."""
+    names = frozenset([*file.key, "device_name"])
+    return styles.get(names) or styles.get(names - flat.unset(file))
 
 
 def _put(
@@ -98,7 +103,7 @@ def _put(
         if not dry_run:
             path.parent.mkdir(parents=True, exist_ok=True)
             disk.replace(path, written.after)
-            report.faults += unreached(Home(path.parent), _kept(file, merged), flat=True)
+            report.faults += unreached(Home(path.parent), _kept(path, file, merged), flat=True)
     except OSError as error:
         report.faults += faults_of(error, str(path))
         return
@@ -132,8 +137,10 @@ def _merged(there: Mapping[str, Any], new: Mapping[str, Any], taken: set[str]) -
     return {**dict(said), **{at: points[at] for at in sorted(points, key=int)}}
 
 
-def _kept(file: ConfigFile, flat_document: dict[str, Any]) -> ConfigFile:
-    """The records whose config the flat file has."""
+def _kept(path: Path, file: ConfigFile, flat_document: dict[str, Any]) -> ConfigFile:
+    """The records whose config the flat file has, under the key that its name says."""
     name = file.nearest[0]
+    said = flat_fields(path.stem) or {}
+    key = {entry: value for entry, value in file.key.items() if entry in said}
     records = [r for r in file.records if flat_document.get(str(r.at[name])) == dict(r.config)]
-    return dataclasses.replace(file, records=tuple(records))
+    return dataclasses.replace(file, key=key, records=tuple(records))

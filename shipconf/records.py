@@ -116,16 +116,16 @@ class NewerSchema(ConfigFileError):
 # --- reading ---------------------------------------------------------------------------------
 
 
-def parse_json(data: bytes, path: object) -> Any:
+def parse_json(data: bytes, path: object, *, infinite: bool = False) -> Any:
     """Strict JSON: UTF-8 without a mark, no doubled names, no NaN or Infinity, not too deep.
 
-    Raises `ConfigFileError` for anything else.
+    With `infinite`, NaN and Infinity are read, which Python writes. Raises `ConfigFileError`.
     """
     try:
         document = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_no_doubles,
-            parse_constant=_no_constant,
+            parse_constant=float if infinite else _no_constant,
             parse_float=_finite,
         )
     except UnicodeDecodeError as error:

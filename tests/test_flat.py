@@ -74,9 +74,12 @@ def test_a_name_says_its_key_or_is_refused(key, device):
     except flat.UnfitForFlat:
         return
     back = flat.read(name.removesuffix(".json"), {}, name, kernel="k")
+    said = {n: v for n, v in key.items() if n in back.key}
     assert {n: flat_text(v) for n, v in back.key.items()} == {
-        n: flat_text(v) for n, v in key.items()
+        n: flat_text(v) for n, v in said.items()
     }
+    unsaid = {n: v for n, v in key.items() if n not in said}
+    assert set(unsaid) <= {"dtype", "block_shape"} and set(unsaid.values()) <= {None, False}
     assert back.device.name == device
 
 
@@ -156,6 +159,23 @@ def test_points_that_are_there_are_settled_as_asked(tmp_path, store, policy, blo
     assert list(content) == ["-5", "1", "4", "64"]
     outcomes = {r["at"]["M"]: r["outcome"] for r in json.loads(capsys.readouterr().out)["records"]}
     assert outcomes == {1: "replaced" if policy == "replace" else "kept", 4: "added", 64: "same"}
+
+
+def test_entries_that_are_not_set_are_left_out_of_names_as_vllm_does(tmp_path, store):
+    """`-k dtype=null` of an import gives the key such an entry; its file keeps its name."""
+    name = "E=8,N=7,device_name=NVIDIA_L4.json"
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / name).write_bytes(text(CONTENTS[0]))
+    words = ["--kernel", "moe", "-k", "dtype=null", "-k", "block_shape=null", "-k", "E=9"]
+    assert main(["import", str(tmp_path / "in"), "--to", str(tmp_path / "mid"), *words]) == 0
+    (path,) = (tmp_path / "mid" / "moe").glob("*")
+    key = json.loads(path.read_text())["key"]
+    assert key == {"E": 8, "N": 7, "dtype": None, "block_shape": None}
+    assert export(tmp_path / "out", "--from", str(tmp_path / "mid")) == 0
+    assert (tmp_path / "out" / name).read_bytes() == text(CONTENTS[0])
+    put(store, record(16, 1), key={"E": 8, "N": 1, "dtype": None, "per_channel_quant": False})
+    assert export(tmp_path / "out") == 0
+    assert "E=8,N=1,device_name=NVIDIA_L4.json" in files(tmp_path / "out")
 
 
 def test_files_that_differ_in_what_the_form_cannot_say_are_a_choice_to_make(

@@ -32,7 +32,7 @@ LAYERS = [
     {"selection", "declared"},
     {"union"},
     {"draft"},
-    {"merge", "builds", "homes"},
+    {"merge", "builds", "homes", "imports"},
     {"export"},
     {"flat_export"},
     {"cli"},

@@ -118,6 +118,8 @@ def finish(chosen: argparse.Namespace, report: ExportReport) -> int:
         counts[decision.outcome] += 1
         if decision.outcome == "kept":
             tables.say(f"{decision.path}: {dict(decision.at)}: kept what is there: {decision.why}")
+    for conflict in report.conflicts:
+        tables.say(f"{dict(conflict.at)}: two records were given; took the one {conflict.why}")
     words = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     tables.say(f"{'would be ' if chosen.dry_run and words else ''}{words or 'no records'}")
     for entry in report.left_out:

@@ -85,7 +85,7 @@ def read(
     name = device_name or fields["device_name"].replace("_", " ")
     key = {n: flat_value(text) for n, text in fields.items() if n != "device_name"}
     return ConfigFile(
-        kernel=kernel, device=Device(name=name), key={**key, **(more or {})}, nearest=(nearest,),
+        kernel=kernel, device=Device(name=name), key={**(more or {}), **key}, nearest=(nearest,),
         records=from_flat(document, path, (nearest,)), extra={ORIGIN: f"{stem}.json"},
     )  # fmt: skip
 
@@ -93,18 +93,12 @@ def read(
 def file_name(file: ConfigFile, style: Style | None = None) -> str:
     """The flat name, with `.json`; in its origin's style, else in `style`, else in vLLM's.
 
-    Raises `UnfitForFlat` where no name says the key.
+    Entries that the origin's name left out, and those that vLLM and SGLang say only where they
+    are set, are left out. Raises `UnfitForFlat` where no name says the key.
     """
     fields = {n: flat_text(value) for n, value in file.key.items()}
     fields["device_name"] = file.device.name.replace(" ", "_")
-    for candidate in (_origin(file), style):
-        if candidate is not None and set(candidate.fields) == set(fields):
-            style = candidate
-            break
-    else:
-        behind = [name for name in _BEHIND_DEVICE if name in file.key]
-        ahead = [name for name in file.key if name not in behind]
-        style = Style((*ahead, "device_name", *behind))
+    style = _style(file, style)
     stem = ",".join(f"{name}={fields[name]}" for name in style.fields)
     if flat_fields(stem) != {name: fields[name] for name in style.fields} or re.search(
         r"[/\\\x00-\x1f]", stem
@@ -115,6 +109,24 @@ def file_name(file: ConfigFile, style: Style | None = None) -> str:
     if len(stem.encode()) > 250:
         raise UnfitForFlat(f"the file name would be too long: {stem}")
     return f"{stem}.json"
+
+
+def _style(file: ConfigFile, style: Style | None) -> Style:
+    names = {*file.key, "device_name"}
+    origin = _origin(file)
+    if origin is not None and names >= set(origin.fields):
+        return origin
+    said = names - (unset(file) & set(_BEHIND_DEVICE))
+    if style is not None and set(style.fields) in (said, names):
+        return style
+    behind = [name for name in _BEHIND_DEVICE if name in said]
+    ahead = [name for name in file.key if name in said and name not in behind]
+    return Style((*ahead, "device_name", *behind))
+
+
+def unset(file: ConfigFile) -> set[str]:
+    """The entries of the key that packages leave out of their names."""
+    return {name for name, value in file.key.items() if value is None or value is False}
 
 
 def _origin(file: ConfigFile) -> Style | None:
