@@ -8,6 +8,7 @@ bad value is a `ValueError` that names the variable and the values allowed.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
@@ -77,15 +78,27 @@ def cache_dir() -> Path:
     try:
         if text:
             return Path(text).expanduser().absolute()
-        import platformdirs
-
-        folder = platformdirs.user_cache_path("shipconf")
+        folder = _user_cache()
     except RuntimeError as error:
         raise RuntimeError(_NO_HOME) from error
     if not folder.is_absolute():
         # `~` that nobody could expand: a store below the working directory would surprise.
         raise RuntimeError(_NO_HOME)
     return folder
+
+
+def _user_cache() -> Path:
+    if sys.platform == "linux":
+        return _linux_cache()
+    import platformdirs
+
+    return platformdirs.user_cache_path("shipconf")
+
+
+def _linux_cache() -> Path:
+    """The folder that platformdirs names on Linux. Importing that costs a first launch 18 ms."""
+    given = os.environ.get("XDG_CACHE_HOME") or ""
+    return (Path(given) if given.strip() else Path("~/.cache").expanduser()) / "shipconf"
 
 
 def config_path() -> list[Path]:
