@@ -20,7 +20,7 @@ LAYERS = [
     {"forks"},
     {"errors", "fingerprint", "keys", "scopes", "settings"},
     {"files", "globs", "hoisting", "memory", "records", "sources", "subject", "workload"},
-    {"compiling", "device", "journal", "splicing", "stores"},
+    {"compiling", "device", "journal", "misses", "splicing", "stores"},
     {"bench", "configs", "vendor"},
     {"explain", "tuner"},
     {"resolver", "provenance"},
