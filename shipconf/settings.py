@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -128,6 +128,36 @@ def misses_path() -> Path | None:
     """The file that every miss is appended to, one JSON line each: `SHIPCONF_MISSES`."""
     text = os.environ.get("SHIPCONF_MISSES")
     return _path("SHIPCONF_MISSES", text) if text else None
+
+
+# What decides beside shipconf's own variables, and belongs into a bug report.
+_NEIGHBOURS = (
+    "TRITON_INTERPRET", "TRITON_CACHE_DIR", "TRITON_PRINT_AUTOTUNING", "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "XDG_CACHE_HOME", "HOME",
+)  # fmt: skip
+
+
+def given() -> dict[str, str]:
+    """The variables that are set: all of shipconf's, and those of others that decide with them."""
+    own = sorted(name for name in os.environ if name.startswith("SHIPCONF_"))
+    return {name: os.environ[name] for name in (*own, *_NEIGHBOURS) if name in os.environ}
+
+
+def faults() -> Iterator[str]:
+    """What is wrong with the variables: bad values, and names that shipconf does not read."""
+    readers: dict[str, Callable[[], object]] = {
+        "SHIPCONF_OFFLINE": policy, "SHIPCONF_CACHE_DIR": cache_dir,
+        "SHIPCONF_CONFIG_PATH": config_path, "SHIPCONF_LOCK_TIMEOUT": lock_timeout_s,
+        "SHIPCONF_DEVICE_NAME": device_name, "SHIPCONF_MISSES": misses_path,
+    }  # fmt: skip
+    for read in readers.values():
+        try:
+            read()
+        except (ValueError, RuntimeError) as error:
+            yield str(error)
+    for name in given():
+        if name.startswith("SHIPCONF_") and name not in readers:
+            yield f"{name} is no setting of shipconf; those are: {', '.join(readers)}"
 
 
 def _path(variable: str, text: str) -> Path:

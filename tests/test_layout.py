@@ -21,7 +21,7 @@ LAYERS = [
     {"errors", "fingerprint", "keys", "scopes", "settings"},
     {"files", "globs", "hoisting", "memory", "records", "sources", "subject", "workload"},
     {"compiling", "device", "journal", "misses", "splicing", "stores"},
-    {"bench", "configs", "vendor"},
+    {"bench", "configs", "environment", "vendor"},
     {"explain", "tuner"},
     {"resolver", "provenance"},
     {"flight"},
