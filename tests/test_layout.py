@@ -29,7 +29,7 @@ LAYERS = [
     {"kernel"},
     {"interop"},
     {"inventory"},
-    {"selection", "declared"},
+    {"selection", "declared", "clearing"},
     {"union"},
     {"draft"},
     {"merge", "builds", "homes", "imports"},

@@ -10,14 +10,26 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ShipconfError
-from . import env, explain, export, import_, listing, merge, misses, show, tune, vendor
+from . import clear, env, explain, export, import_, listing, merge, misses, show, tune, vendor
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `shipconf`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="shipconf", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (listing, show, export, import_, merge, tune, vendor, misses, env, explain):
+    for command in (
+        listing,
+        show,
+        export,
+        import_,
+        merge,
+        tune,
+        vendor,
+        misses,
+        env,
+        explain,
+        clear,
+    ):
         command.add_to(commands)
     chosen = parser.parse_args(arguments)
     try:
