@@ -182,7 +182,7 @@ def read(subject: Subject, key: Key, device: Device) -> Shelf:
         alias = _aliases(place).get(device.name)
         devices = [device.name] if alias is None else [device.name, alias]
         for name in names:
-            if _may_hold(name, place, key, start, devices):
+            if may_hold(name, key, start, devices, flat=place.flat):
                 _read_file(shelf, place, place.folder / name, subject, key, device, alias)
     return shelf
 
@@ -216,10 +216,11 @@ def _aliases(place: Place) -> dict[str, str]:
     return found
 
 
-def _may_hold(name: str, place: Place, key: Key, start: str, devices: Sequence[str]) -> bool:
-    """Whether a file of that name can be for the key and one of the devices' names, so that it
-    must be opened. `start` is how the names of the key's files begin."""
-    if place.flat and _flat_fits(name.removesuffix(".json"), key, devices):
+def may_hold(name: str, key: Key, start: str, devices: Sequence[str], *, flat: bool) -> bool:
+    """Whether a file of that name can be for the key and one of the devices' names, so that a
+    lookup opens it. `start` is how the names of the key's files begin; `flat` says that the flat
+    form is read there too."""
+    if flat and _flat_fits(name.removesuffix(".json"), key, devices):
         return True
     stem = name.removesuffix(".json").partition("~")[0]
     if len(stem) >= 200:  # cut: only its beginning can tell

@@ -10,7 +10,20 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import ShipconfError
-from . import clear, env, explain, export, import_, listing, merge, misses, show, tune, vendor
+from . import (
+    clear,
+    env,
+    explain,
+    export,
+    import_,
+    listing,
+    merge,
+    misses,
+    show,
+    tune,
+    vendor,
+    verify,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         env,
         explain,
         clear,
+        verify,
     ):
         command.add_to(commands)
     chosen = parser.parse_args(arguments)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import device as devices
 from ..errors import ShipconfError
 from ..explain import known_files
-from ..keys import canonical, dtypes_text, to_json
+from ..keys import canonical, dtypes_text, one_or_each, to_json
 from ..records import ConfigFile, Device
 from . import tables
 from .arguments import add_command, pair
@@ -76,17 +77,14 @@ def load_kernel(target: str) -> ShippedKernel:
         raise ShipconfError(str(error)) from error
 
 
-def _dtypes(chosen: argparse.Namespace, files: list[ConfigFile]) -> str | list[str] | None:
+def _dtypes(chosen: argparse.Namespace, files: list[ConfigFile]) -> str | Sequence[str] | None:
     """The dtypes asked for, else those that all stored files agree on."""
     if chosen.dtypes:
         return chosen.dtypes.split("-") if "-" in chosen.dtypes else str(chosen.dtypes)
     known = {dtypes_text(file.dtypes): file.dtypes for file in files if file.dtypes}
     if len(known) > 1:
         raise ShipconfError(f"say --dtypes; stored are {', '.join(sorted(known))}")
-    for dtypes in known.values():
-        names = [n for d in dtypes.values() for n in (d if isinstance(d, list) else [d])]
-        return names[0] if set(names) == {names[0]} else names
-    return None
+    return next(map(one_or_each, known.values()), None)
 
 
 def _device(
