@@ -5,9 +5,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import grid, inspection, reach
+from .builds import left_out
 from .declared import Declared, declared
 from .inventory import Fault, take
 from .reach import Placed
@@ -66,6 +68,8 @@ def verify(source: Source, checks: Checks = Checks()) -> Report:
     devices = {held.file.device.name for held in inventory.held}
     report.faults += reach.aliases(source.aliases(), devices)
     _tell_of_missing(report, source, kernels)
+    if source.kind == "folder" and source.has_code:
+        _tell_of_build(report, placed)
     limits: dict[str, float] = {}
     if checks.kernel and kernels:
         limits = _inspect(report, source, placed, kernels, checks)
@@ -89,6 +93,15 @@ def _tell_of_missing(report: Report, source: Source, kernels: Sequence[Declared]
             report.faults.append(Fault(path, "", what))
         else:
             report.notes.append(Fault(path, "", f"{kernel.name} ships no records"))
+
+
+def _tell_of_build(report: Report, placed: Sequence[Placed]) -> None:
+    """What the project's build would leave out of the wheel, before it is built."""
+    for entry in left_out([Path(one.path) for one in placed]):
+        if entry.files:
+            line = " ".join(entry.line.split())
+            what = f"would leave {len(entry.files)} files of records out of the wheel ({entry.why})"
+            report.faults.append(Fault(str(entry.config), "", f"{what}: add {line}"))
 
 
 def _inspect(

@@ -319,6 +319,21 @@ def test_case_25_a_wheel_without_its_records_is_a_fault(build, lost, tmp_path):
         assert report.faults == [] and (report.files, report.records) == (1, 1)
 
 
+@pytest.mark.parametrize(("build", "lost"), [(SETUPTOOLS, True), (HATCHLING, False)])
+def test_case_25_a_project_whose_build_drops_its_records_is_told_before_it_is_built(
+    build, lost, tmp_path
+):
+    """With the line to add."""
+    folder = project(tmp_path, build, name=next(_names))
+    (folder / "tile.py").write_text(SOURCE)
+    report = verify(open_source(tmp_path), Checks(kernel=False))
+    assert [fault.path for fault in report.faults] == (
+        [str(tmp_path / "pyproject.toml")] if lost else []
+    )
+    assert all("1 files of records out of the wheel" in f.what for f in report.faults)
+    assert all("package-data" in fault.what for fault in report.faults)
+
+
 def test_the_kernels_of_a_wheel_are_imported_from_the_wheel(tmp_path):
     name = next(_names)
     folder = project(tmp_path, name=name)
