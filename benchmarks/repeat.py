@@ -64,13 +64,15 @@ def tune_all(only: str | None) -> Tuned:
     """Tune every shape in this process."""
     import torch
 
+    from shipconf import tuning
+
     found: Tuned = {}
     for example in [only] if only else list(SHAPES):
         kernel = getattr(import_module(f"shipconf_{example}.kernel"), f"{example}_kernel")
         for shape in SHAPES[example]:
             sizes = dict(zip(SIZES[example], shape, strict=True))
             start = time.perf_counter()
-            answer = kernel.tune_here(torch.float16, sizes, force=False)
+            answer = tuning.here(kernel, torch.float16, sizes, force=False)
             found[f"{example} {'×'.join(map(str, shape))}"] = {
                 "config": json.dumps(answer.record.config),
                 "times": {json.dumps(config): ms[0] for config, ms in answer.times_ms},

@@ -143,7 +143,7 @@ class Case:
     def candidates(self) -> list[Config]:
         """All that a tuning measures, the default among them."""
         request = self.kernel.build(dtypes=self.dtype, **self.sizes)
-        return [choice.flat for choice in self.kernel._flight.candidates(request)]
+        return [choice.flat for choice in self.kernel.flight.candidates(request)]
 
     def launch(self, config: Config) -> None:
         self.kernel.fn[self.grid](*self.args, **config)
@@ -173,6 +173,8 @@ def _autotune(case: Case, _: Sequence[Config]) -> dict[str, Any]:
 def _shipconf(case: Case, _: Sequence[Config]) -> dict[str, Any]:
     import logging
 
+    from shipconf import tuning
+
     compiling = []
 
     class Listener(logging.Handler):
@@ -188,7 +190,7 @@ def _shipconf(case: Case, _: Sequence[Config]) -> dict[str, Any]:
         start = time.perf_counter()
         # Anew each time: a record of this very point would be the incumbent of the second one.
         os.environ["SHIPCONF_DEVICE_NAME"] = f"benchmark {name}"
-        answer = case.kernel.tune_here(case.dtype, case.sizes, force=False)
+        answer = tuning.here(case.kernel, case.dtype, case.sizes, force=False)
         found[name] = time.perf_counter() - start
     return {
         **found, "compile_s": compiling[0], "config": dict(answer.record.config),

@@ -36,6 +36,11 @@ def current(kernel: Any) -> Device:
                   found.shared_memory)  # fmt: skip
 
 
+def visible() -> list[Device]:
+    """The devices that Triton can launch on here. Raises what Triton raises without a driver."""
+    return [_physical(index) for index in range(_torch_module(current_backend()).device_count())]
+
+
 def current_index() -> int:
     """The number of Triton's current device."""
     from triton.runtime import driver

@@ -136,4 +136,5 @@ def _callers_level() -> int:
 
 
 def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] in ("shipconf", "triton", "contextlib")
+    # By its own name too: a vendored copy of this module lies in another package.
+    return module == __name__ or module.partition(".")[0] in ("shipconf", "triton", "contextlib")

@@ -201,3 +201,15 @@ def _differences(file: ConfigFile, subject: Subject, key: Key, device: Device) -
         yield f"dtypes are {dtypes_text(file.dtypes or {})}"
     if not file.device.serves(device):
         yield f"device is {file.device}"
+
+
+def known_files(subject: Subject) -> Iterator[ConfigFile]:
+    """The kernel's files that can be read, whatever the key and the device."""
+    for place in places(subject):
+        for path in _json_files(place.folder):
+            try:
+                file = parse(path.read_bytes(), path)
+            except (OSError, ConfigFileError):
+                continue
+            if file.kernel == subject.name:
+                yield file

@@ -16,10 +16,12 @@ log = logging.getLogger("shipconf.gpu_bench")
 
 # From here on a launch's own power sets the clock, so each finalist is measured for as long as
 # the clock takes to follow: measured one by one in turn, configs 6 % apart seemed equal.
-LONG_MS, BLOCK_MS = 0.3, 40.0
+LONG_MS = 0.3
+BLOCK_MS = 40.0
 WARM_UP_MS = 100.0
 HOPELESS = 1.5  # a candidate whose first launches take this much longer gets no more of them
-FINALISTS, FEW_FINALISTS = 64, 8
+FINALISTS = 64
+FEW_FINALISTS = 8  # of long launches
 TURNS = 8  # launches of each finalist in a round
 ROUND_MS = 60.0  # about as long as a round takes at most, down to one turn
 CLEARING_MS = 0.06  # of the L2 cache, on an H200

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,9 +14,9 @@ from typing import Any
 from triton.runtime.jit import KernelInterface, MockTensor
 
 from . import device as devices
-from . import explain, settings, worker
+from . import explain, settings, tuning
 from .configs import Choice, Knobs, from_triton, to_triton
-from .failures import OutOfMemory, out_of_memory
+from .failures import out_of_memory
 from .fingerprint import plain_function
 from .flight import Flight
 from .hooks import Hooks
@@ -28,11 +27,7 @@ from .records import Device, Record
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 from .subject import Subject, subject_of
-from .targets import target_of
-from .worker import Answer, Task, Unreachable, the_worker
 from .workload import Launch, torch_dtypes
-
-log = logging.getLogger("shipconf.kernel")
 
 
 class _OneAtATime:
@@ -78,19 +73,19 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         set_by_configs = {name for config in self.configs for name in config.kwargs}
         self._binder = Binder(signature, key, nearest, set_by_configs)
         self.target = _OneAtATime(fn) if devices.interpreted(fn) else fn
-        self._resolver = Resolver(
-            lambda: self._subject, Knobs(self.name, signature, self.configs, default),
+        self.resolver = Resolver(
+            lambda: self.subject, Knobs(self.name, signature, self.configs, default),
             max_distance, default,
         )  # fmt: skip
-        self._flight = Flight(
-            self, self._resolver, hooks, dict(prune_configs_by or {}),
+        self.flight = Flight(
+            self, self.resolver, hooks, dict(prune_configs_by or {}),
             warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
         )  # fmt: skip
-        self._lookup = Lookup(self._resolver, self._flight)
+        self._lookup = Lookup(self.resolver, self.flight)
         self._memory: Memory | None = None  # until the first launch, which may ask the driver
         self._overrides: list[Any] = []
-        self._workload: Callable[..., Launch] | None = None
-        self._latest: Remembered | None = None
+        self.registered_workload: Callable[..., Launch] | None = None
+        self.latest: Remembered | None = None
         # What Triton's own decorator keeps under these names, for tools that read them.
         pruning = dict(prune_configs_by or {})
         self.reset_to_zero = list(hooks.reset_to_zero)
@@ -122,7 +117,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             or (kwargs and not known.flat.keys().isdisjoint(kwargs))
         ):
             return self._run_with_care(args, kwargs, grid, warmup)
-        self._latest = known  # for tools that read `best_config`; no launch depends on it
+        self.latest = known  # for tools that read `best_config`; no launch depends on it
         try:
             return known.start(*args, grid=grid, warmup=warmup, **kwargs)
         except Exception as error:
@@ -178,10 +173,10 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         except BaseException:
             for known, _ in failures:
                 self._forget(request, known)  # and what was tried in its place
-                self._resolver.absolve(request.query, Choice(known.flat))
+                self.resolver.absolve(request.query, Choice(known.flat))
             raise
         for known, failure in failures:
-            self._resolver.warn_of_bad(request.query, known, failure)
+            self.resolver.warn_of_bad(request.query, known, failure)
         return started
 
     def _blames(self, request: Request, known: Remembered, error: Exception) -> bool:
@@ -213,14 +208,14 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     ) -> Request:
         bound = self._binder.bind(args, kwargs)
         self._check_heuristics()
-        for knob in sorted(self._resolver.knobs.set_by_configs & bound.passed):
+        for knob in sorted(self.resolver.knobs.set_by_configs & bound.passed):
             raise ValueError(
                 f"{self.name}: the launch passes {knob!r}, which the configs set; drop it from "
                 "one of them"
             )
         query = Query(
             self._binder.key(bound.named), devices.current(self.fn), bound.passed, bound.named,
-            lambda choice, distance: self._flight.allows(request, choice, distance),
+            lambda choice, distance: self.flight.allows(request, choice, distance),
         )  # fmt: skip
         request = Request(query, bound, args, kwargs, grid, warmup)
         return request
@@ -229,7 +224,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         fn = self.fn
         while hasattr(fn, "fn"):
             for name in getattr(fn, "values", {}):
-                if name in self._resolver.knobs.set_by_configs:
+                if name in self.resolver.knobs.set_by_configs:
                     raise ValueError(
                         f"{self.name}: {name!r} is set by a heuristic and by the configs; "
                         "drop it from one of them"
@@ -255,11 +250,17 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             return known
         found = self._lookup.find(request, error)
         if isinstance(found, Remembered):
-            self._latest = found
+            self.latest = found
             passing = request.warmup or is_mock(request.query.named) or devices.capturing()
             if not passing and found.until > time.monotonic():
                 self._remember(memory, key, found)
         return found
+
+    def remember(self, request: Request, found: Remembered) -> None:
+        """Launch with this from now on, where the request's arguments come again."""
+        memory = self._memory_for(request)
+        self._remember(memory, memory.key(*request.args, **request.kwargs), found)
+        self.latest = found
 
     def _remember(self, memory: Memory, key: Any, found: Remembered) -> None:
         # A partial merges keywords faster than Python code does: 2 % of a launch.
@@ -290,7 +291,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         return memory
 
     def _forget(self, request: Request, known: Remembered) -> None:
-        self._resolver.mark_bad(request.query, Choice(known.flat))
+        self.resolver.mark_bad(request.query, Choice(known.flat))
         memory = self._memory_for(request)
         memory.launches.pop(memory.key(*request.args, **request.kwargs), None)
 
@@ -321,7 +322,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         or a sequence with one for each of them, or None for a kernel without any. `device` is
         the current one if left out. Raises `TypeError` for missing or unknown values.
         """
-        query = self._query_for(dtypes, device, values)
+        query = self.query_for(dtypes, device, values)
         if self._overrides:
             return self._match(self._overridden(query))
         return self._match(self._lookup.without_tuning(query, self._lookup.sole_declared))
@@ -336,19 +337,20 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def explain_for(self, *, dtypes: Any, device: Device | None = None, **values: Any) -> str:
         """`explain` from key and nearest values alone, as in `resolve_for`."""
         match = self.resolve_for(dtypes=dtypes, device=device, **values)
-        return self._explain(self._query_for(dtypes, device, values), match)
+        return self._explain(self.query_for(dtypes, device, values), match)
 
     def _explain(self, query: Query, match: Match | None) -> str:
-        shelf = self._resolver.shelf(query.key, query.device)
+        shelf = self.resolver.shelf(query.key, query.device)
         why = "a launch would tune" if settings.policy() is Policy.TUNE else "a launch would fail"
-        return explain.explanation(self._subject, query.key, query.device, shelf, match, why)
+        return explain.explanation(self.subject, query.key, query.device, shelf, match, why)
 
     @staticmethod
     def _match(known: Remembered | None) -> Match | None:
         match: Match | None = known.match if known is not None else None
         return match
 
-    def _query_for(self, dtypes: Any, device: Device | None, values: Mapping[str, Any]) -> Query:
+    def query_for(self, dtypes: Any, device: Device | None, values: Mapping[str, Any]) -> Query:
+        """The lookup of `resolve_for`. Raises `TypeError` for missing or unknown values."""
         entries = [*self._binder.key_entries, *self._binder.nearest_entries]
         if set(values) != set(entries):
             raise TypeError(
@@ -386,7 +388,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         `build` takes the values by name and `dtypes` (one `torch.dtype`, or a tuple of them) and
         returns a `Launch` with arguments of that key. `tune` and `shipconf tune` call it.
         """
-        self._workload = build
+        self.registered_workload = build
         return build
 
     def tune(self, *, dtypes: Any, force: bool = False, **values: Any) -> Record:
@@ -399,68 +401,18 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         Raises `OfflineError` offline, `TuningError`, `LockTimeout`, and `ValueError` where there
         is no workload or it builds a launch of another key.
         """
-        query = self._query_for(dtypes, None, values)
-        if settings.policy() is not Policy.TUNE:
-            raise self._resolver.offline_error(query, "tuning is forbidden (offline)")
-        found = None if force else self._resolver.near(query)
-        if found is not None and found.match.rule == "exact" and found.match.record is not None:
-            self._latest = found
-            record: Record = found.match.record
-            return record
-        task = self._task(dtypes, values, force)
-        if task is None:
-            return self.tune_here(dtypes, values, force).record
-        try:
-            answer = the_worker.tune(task)
-        except Unreachable as error:
-            log.info("%s is tuned in this process: %s", self.name, error)
-            return self.tune_here(dtypes, values, force).record
-        self._flight.take(query, answer)
-        return answer.record
-
-    def _task(self, dtypes: Any, values: Mapping[str, Any], force: bool) -> Task | None:
-        """The task for a worker; None where there is no need of one, or it cannot do it.
-
-        What is interpreted breaks no context. What another process cannot import by name, as in
-        `__main__` and in a notebook, only this one can tune.
-        """
-        build = self._workload
-        if devices.interpreted(self.fn) or worker.inside or build is None:
-            return None
-        kernel = target_of(self, self.base_fn.__module__)
-        workload = target_of(build, build.__module__)
-        if kernel is None or workload is None:
-            return None
-        index = devices.current_index()
-        return Task(kernel, workload, self.identity, dtypes, values, force, index)
-
-    def tune_here(self, dtypes: Any, values: Mapping[str, Any], force: bool) -> Answer:
-        """`tune` in this process, where a record exists too."""
-        request = self.build(dtypes=dtypes, **values)
-        try:
-            found = self._flight.tune(request, force=force, exact=True)
-        except OutOfMemory as failure:
-            raise failure.__cause__ or failure from None
-        memory = self._memory_for(request)
-        self._remember(memory, memory.key(*request.args, **request.kwargs), found)
-        self._latest = found
-        match: Match = found.match
-        record = match.record or Record(
-            at=request.query.key.nearest, config=Choice(found.flat).document
-        )
-        times_ms = [(from_triton(c).document, list(t)) for c, t in self.configs_timings.items()]
-        return Answer(record, match.path is not None, times_ms, self.bench_time)
+        return tuning.tune(self, dtypes, values, force=force)
 
     def build(self, *, dtypes: Any, **values: Any) -> Request:
         """The launch that the workload builds for the values, checked to be of that very key."""
-        if self._workload is None:
+        if self.registered_workload is None:
             raise ValueError(
                 f"{self.name} has no workload: register one with @{self.__name__}.workload, a "
                 "function of the key and nearest values and dtypes that returns shipconf.Launch"
             )
-        asked = self._query_for(dtypes, None, values).key
+        asked = self.query_for(dtypes, None, values).key
         plain = {n: torch_dtypes(v.name) if isinstance(v, Dtype) else v for n, v in values.items()}
-        launch = self._workload(**plain, dtypes=torch_dtypes(dtypes))
+        launch = self.registered_workload(**plain, dtypes=torch_dtypes(dtypes))
         request = self._request(tuple(launch.args), dict(launch.kwargs), launch.grid)
         built = request.query.key
         same = dtypes_text(asked.dtypes) == dtypes_text(built.dtypes)
@@ -473,9 +425,9 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     @property
     def best_config(self) -> Any:
         """The `triton.Config` of the latest lookup; `AttributeError` before the first."""
-        if self._latest is None:
+        if self.latest is None:
             raise AttributeError("best_config: the kernel has not been launched")
-        return to_triton(self._latest.flat, self._latest.pre_hook)
+        return to_triton(self.latest.flat, self.latest.pre_hook)
 
     @property
     def cache(self) -> dict[Any, Any]:
@@ -489,10 +441,10 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     @property
     def identity(self) -> str:
         """The kernel's folder in the user store: its name, and a hash of what makes it this one."""
-        return self._subject.identity
+        return self.subject.identity
 
     @functools.cached_property
-    def _subject(self) -> Subject:
+    def subject(self) -> Subject:
         return subject_of(self.fn, self.name, self._binder, self._configs_dir)
 
 

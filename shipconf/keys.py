@@ -198,6 +198,20 @@ def dtypes_text(dtypes: AskedDtypes) -> str:
     return "-".join(escape(name, keep="_") for name in names)
 
 
+def one_or_each(dtypes: Dtypes) -> str | tuple[str, ...] | None:
+    """What `dtypes=` of `resolve_for` asks for the same with: one name where all agree.
+
+    >>> one_or_each({"a_ptr": "float16", "b_ptr": "float16"}), one_or_each({"a_ptr": "none"})
+    ('float16', ('none',))
+    """
+    names: list[str] = []
+    for entry in dtypes.values():
+        names += [entry] if isinstance(entry, str) else entry
+    if len(set(names)) == 1 and names[0] != "none":
+        return names[0]
+    return tuple(names) or None
+
+
 def cut(text: str, limit: int = 200) -> str:
     """The text, or where it is longer than `limit` bytes, its beginning and a hash of it all."""
     if len(text) <= limit:

@@ -55,7 +55,8 @@ class Device:
         parts = [self.backend, self.arch]
         if self.multiprocessors:
             parts.append(f"{self.multiprocessors} multiprocessors")
-        return f"{self.name} ({', '.join(part for part in parts if part)})"
+        details = ", ".join(part for part in parts if part)
+        return f"{self.name} ({details})" if details else self.name
 
 
 def _agree(stored: Any, actual: Any) -> bool:
@@ -115,16 +116,16 @@ class NewerSchema(ConfigFileError):
 # --- reading ---------------------------------------------------------------------------------
 
 
-def parse_json(data: bytes, path: object) -> Any:
+def parse_json(data: bytes, path: object, *, infinite: bool = False) -> Any:
     """Strict JSON: UTF-8 without a mark, no doubled names, no NaN or Infinity, not too deep.
 
-    Raises `ConfigFileError` for anything else.
+    With `infinite`, NaN and Infinity are read, which Python writes. Raises `ConfigFileError`.
     """
     try:
         document = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_no_doubles,
-            parse_constant=_no_constant,
+            parse_constant=float if infinite else _no_constant,
             parse_float=_finite,
         )
     except UnicodeDecodeError as error:
@@ -241,9 +242,12 @@ def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
         _read_record(reader, entry, nearest, f"records[{i}]")
         for i, entry in enumerate(reader.require(document, "records", list, ""))
     )
+    seen = set()
     for i, record in enumerate(records):
-        if any(dict(record.at) == dict(earlier.at) for earlier in records[:i]):
+        point = json.dumps(record.at, sort_keys=True)
+        if point in seen:
             reader.fault(f"records[{i}].at", "is doubled: one record for each point")
+        seen.add(point)
     return ConfigFile(
         kernel=reader.require(document, "kernel", str, ""),
         device=_read_device(reader, reader.require(document, "device", dict, "")),
@@ -318,6 +322,12 @@ def _read_record(reader: _Reader, document: Any, nearest: tuple[str, ...], where
 
 # What `to_json` makes of knobs that JSON has no type for; only a live config can tell the last.
 _FORMS = (["dtype"], ["tuple"], ["opaque"])
+_ALLOWED: dict[str, tuple[str, set[int | None]]] = {
+    "num_warps": ("a power of two from 1 to 32", {1, 2, 4, 8, 16, 32}),
+    "num_stages": ("an integer from 0 to 64", set(range(65))),
+    "num_ctas": ("a power of two from 1 to 16", {1, 2, 4, 8, 16}),
+    "maxnreg": ("null or an integer from 1 to 255", {None, *range(1, 256)}),
+}
 
 
 def option_faults(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -326,17 +336,11 @@ def option_faults(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     `num_warps` is a power of two from 1 to 32, `num_stages` 0 or more, `num_ctas` a power of two
     from 1 to 16 (the limits of CUDA's blocks and clusters), `maxnreg` null or 1 to 255.
     """
-    allowed = {
-        "num_warps": ("a power of two from 1 to 32", {1, 2, 4, 8, 16, 32}),
-        "num_stages": ("an integer from 0 to 64", set(range(65))),
-        "num_ctas": ("a power of two from 1 to 16", {1, 2, 4, 8, 16}),
-        "maxnreg": ("null or an integer from 1 to 255", {None, *range(1, 256)}),
-    }
     for name, value in config.items():
         if isinstance(value, list) or (isinstance(value, dict) and list(value) not in _FORMS):
             yield name, "must be a single value"
-        elif name in allowed:
-            words, values = allowed[name]
+        elif name in _ALLOWED:
+            words, values = _ALLOWED[name]
             if type(value) not in (int, type(None)) or value not in values:
                 yield name, f"must be {words}, not {json.dumps(value)}"
 
@@ -349,44 +353,59 @@ def dump(file: ConfigFile) -> bytes:
     lines = [
         f'"schema": {SCHEMA}',
         f'"kernel": {_json(file.kernel)}',
-        f'"device": {_json(_device_document(file.device))}',
+        f'"device": {_json(device_document(file.device))}',
         f'"key": {_json({name: to_json(value) for name, value in file.key.items()})}',
     ]
     if file.dtypes is not None:
         lines.append(f'"dtypes": {_json(file.dtypes)}')
     lines.append(f'"nearest": {_json(list(file.nearest))}')
     lines += [f"{_json(name)}: {_json(value)}" for name, value in file.extra.items()]
-    ordered = sorted(file.records, key=lambda record: [record.at[n] for n in file.nearest])
-    records = ",\n".join(_record_text(record, file.nearest) for record in ordered)
+    records = ",\n".join(_record_text(record, file.nearest) for record in in_order(file))
     lines.append(f'"records": [\n{records}\n  ]' if records else '"records": []')
     return ("{\n  " + ",\n  ".join(lines) + "\n}\n").encode()
 
 
-def _device_document(device: Device) -> dict[str, Any]:
+def in_order(file: ConfigFile) -> list[Record]:
+    """The records by their `at`, ascending."""
+    return sorted(file.records, key=lambda record: [record.at[n] for n in file.nearest])
+
+
+def device_document(device: Device) -> dict[str, Any]:
+    """A device as a file has it."""
     fields = {name: getattr(device, name) for name in _DEVICE_FIELDS}
     given = {name: value for name, value in fields.items() if value != "" or name == "name"}
     return {**given, **device.extra}
 
 
+def record_document(record: Record, nearest: tuple[str, ...]) -> dict[str, Any]:
+    """A record as its file has it: fields in their order, those that are not given left out."""
+    fields = {name: getattr(record, name) for name in _RECORD_FIELDS}
+    return {
+        "at": {name: record.at[name] for name in nearest},
+        "config": dict(record.config),
+        **{name: value for name, value in fields.items() if value is not None},
+        **record.extra,
+    }
+
+
 def _record_text(record: Record, nearest: tuple[str, ...]) -> str:
-    lines = [
-        f'"at": {_json({name: record.at[name] for name in nearest})}',
-        f'"config": {_json(record.config)}',
-    ]
-    for name in _RECORD_FIELDS:
-        value = getattr(record, name)
+    lines = []
+    for name, value in record_document(record, nearest).items():
         if name == "left_out" and value:  # a candidate a line, for the reader of a diff
             entries = [f"        {_json(c)}: {_json(why)}" for c, why in value.items()]
             lines.append('"left_out": {\n' + ",\n".join(entries) + "\n      }")
-        elif value is not None:
-            lines.append(f'"{name}": {_json(value)}')
-    lines += [f"{_json(name)}: {_json(value)}" for name, value in record.extra.items()]
+        else:
+            lines.append(f"{_json(name)}: {_json(value)}")
     return "    {\n      " + ",\n      ".join(lines) + "\n    }"
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_has_surrogate = re.compile("[\ud800-\udfff]").search
+
+
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    if re.search("[\ud800-\udfff]", text):  # a lone surrogate has no UTF-8
+    text = _encode(value)
+    if _has_surrogate(text):  # a lone surrogate has no UTF-8
         return json.dumps(value, allow_nan=False)
     return text
 

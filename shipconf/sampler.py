@@ -22,7 +22,8 @@ from .bench import Call
 log = logging.getLogger("shipconf.sampler")
 
 SHORT_MS = 0.010  # launches below this are timed from graphs
-FIRST_CLEARS, MOST_CLEARS = 4, 512  # of some 60 µs each on an H200
+FIRST_CLEARS = 4  # of some 60 µs each on an H200
+MOST_CLEARS = 512
 LAUNCHES_IN_GRAPH = 16
 
 

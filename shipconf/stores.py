@@ -175,12 +175,14 @@ def read(subject: Subject, key: Key, device: Device) -> Shelf:
     shelf = Shelf()
     if not key.storable:
         return shelf
+    start = key_text(key.values.items())  # once: a folder may have a thousand files
     for place in places(subject):
         shelf.looked.append(place)
         names = _listing(place.folder)
         alias = _aliases(place).get(device.name)
+        devices = [device.name] if alias is None else [device.name, alias]
         for name in names:
-            if _may_hold(name, place, subject, key, device, alias):
+            if may_hold(name, key, start, devices, flat=place.flat):
                 _read_file(shelf, place, place.folder / name, subject, key, device, alias)
     return shelf
 
@@ -214,19 +216,19 @@ def _aliases(place: Place) -> dict[str, str]:
     return found
 
 
-def _may_hold(
-    name: str, place: Place, subject: Subject, key: Key, device: Device, alias: str | None
-) -> bool:
-    """Whether a file of that name can be for the key and device, so that it must be opened."""
-    devices = [device.name] if alias is None else [device.name, alias]
-    if place.flat and _flat_fits(name.removesuffix(".json"), key, devices):
+def may_hold(name: str, key: Key, start: str, devices: Sequence[str], *, flat: bool) -> bool:
+    """Whether a file of that name can be for the key and one of the devices' names, so that a
+    lookup opens it. `start` is how the names of the key's files begin; `flat` says that the flat
+    form is read there too."""
+    if flat and _flat_fits(name.removesuffix(".json"), key, devices):
         return True
     stem = name.removesuffix(".json").partition("~")[0]
-    start = key_text(key.values.items())
     if len(stem) >= 200:  # cut: only its beginning can tell
         return stem[:183].startswith(start[:183])
+    if not stem.startswith(start):
+        return False
     fields = stem.removeprefix(start).strip(",").split(",")
-    if not stem.startswith(start) or not fields[0].startswith(("dtypes=", "device_name=")):
+    if not fields[0].startswith(("dtypes=", "device_name=")):
         return False
     return any(f"device_name={escape(device_name)}" in fields for device_name in devices)
 

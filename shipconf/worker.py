@@ -10,7 +10,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,9 +20,8 @@ from typing import Any
 
 from . import forks, settings
 from .errors import TuningError
-from .placement import release
 from .records import Record
-from .targets import Target, find, shipped
+from .targets import Target
 
 log = logging.getLogger("shipconf.worker")
 
@@ -62,9 +60,6 @@ class Answer:
 
 class Unreachable(Exception):
     """A worker does not find the same kernel; it is to be tuned in this process."""
-
-
-# --- in the parent ----------------------------------------------------------------------------
 
 
 class Worker:
@@ -137,7 +132,7 @@ class Worker:
         number = theirs.fileno()
         path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from shipconf.worker import serve; serve({number})"],
+            [sys.executable, "-c", f"from shipconf.serving import serve; serve({number})"],
             pass_fds=[number], env={**settings.environment(), "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
@@ -159,72 +154,3 @@ class Worker:
 
 the_worker = Worker()
 atexit.register(the_worker.close)
-
-
-# --- in the worker ----------------------------------------------------------------------------
-
-
-class _Forward(logging.Handler):
-    """Sends log records to the parent, which has the handlers."""
-
-    def __init__(self, connection: Connection[Any, Any]) -> None:
-        super().__init__()
-        self.connection = connection
-
-    def emit(self, record: logging.LogRecord) -> None:
-        plain = {**record.__dict__, "msg": record.getMessage(), "args": None, "exc_info": None}
-        self.connection.send(plain)
-
-
-def serve(number: int) -> None:
-    """Answer tasks from the connection with this file descriptor."""
-    global inside
-    inside = True
-    connection: Connection[Any, Any] = Connection(number)
-    forward = _Forward(connection)
-    logger = logging.getLogger("shipconf")
-    logger.addHandler(forward)
-    logger.setLevel(logging.DEBUG)
-    logger.propagate = False
-    try:
-        while connection.poll(IDLE_S):
-            answer = _answer(connection.recv())
-            forward.acquire()
-            try:
-                connection.send(_portable(answer))
-            finally:
-                forward.release()
-            if isinstance(answer, TuningError) and answer.fatal:
-                return
-    except (EOFError, ConnectionError, KeyboardInterrupt):
-        return  # the parent is gone, or both were interrupted
-
-
-def _answer(task: Task) -> Any:
-    settings.take_environment(task.environment)
-    try:
-        find(task.workload)  # registers it, where it has a module of its own
-        kernel = shipped(find(task.kernel))
-    except Exception as error:
-        return Unreachable(f"{task.kernel.module}: {error!r}")
-    if kernel is None or kernel.identity != task.identity:
-        return Unreachable(f"{task.kernel.module}:{task.kernel.name} is another kernel there")
-    try:
-        if task.device is not None:
-            import torch
-
-            torch.cuda.set_device(task.device)
-        answer: Answer = kernel.tune_here(task.dtypes, task.values, task.force)
-        release()  # an idle worker holds no tensors
-    except Exception as error:
-        return error
-    return answer
-
-
-def _portable(answer: Any) -> Any:
-    """The answer, or what a process can send in the place of an exception that it cannot."""
-    try:
-        pickle.loads(pickle.dumps(answer))
-    except Exception:
-        return RuntimeError(f"{type(answer).__name__}: {answer}")
-    return answer

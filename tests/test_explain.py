@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+import subprocess
+import sys
 from typing import Any
 
 import kernels
 import pytest
 import torch
 from kernels import Trial, configs
-from packages import FILE, package, record, shelf, user_folder, write
+from packages import FILE, TOLD, package, record, shelf, user_folder, write
 
 import shipconf
 from shipconf import ShipconfWarning, offline
@@ -245,3 +249,107 @@ def test_case_6_a_name_that_no_lookup_builds_is_named(tmp_path):
     words = trial.kernel.explain(trial.out, 8, 8)
     assert lost.name in words
     assert f"no lookup builds its name, which should be {path.stem}" in words
+
+
+# --- shipconf explain -------------------------------------------------------------------------
+
+TUNED = (
+    TOLD
+    + """
+from shipconf import shipped_autotune
+
+tuned = shipped_autotune(
+    configs=[triton.Config({"BLOCK": block}) for block in (16, 32)], key=["N"], nearest=["M"],
+)(told)
+"""
+)
+
+
+def h200(mp: int = 132) -> dict[str, Any]:
+    """A file's name and device."""
+    return {
+        "name": f"N=8,dtypes=int32,device_name=NVIDIA_H200,arch=sm_90,mp={mp}.json",
+        "device": {"backend": "cuda", "name": "NVIDIA H200", "arch": "sm_90",
+                   "multiprocessors": mp},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def target(tmp_path) -> str:
+    """A kernel that ships a record for an H200."""
+    write(package_shelf(tmp_path), record(32), **h200())
+    path = tmp_path / "tile.py"
+    path.write_text(TUNED)
+    return f"{path}:tuned"
+
+
+def package_shelf(folder: Any) -> Any:
+    return folder / "configs" / "tile" / "told"
+
+
+def test_the_command_explains_for_a_device_that_is_not_here(target, capsys):
+    """Its architecture and the dtypes are those that the stored files know."""
+    assert main(["explain", target, "N=8", "M=9", "--device", "NVIDIA H200"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("told on NVIDIA H200 (cuda, sm_90, 132 multiprocessors)\n")
+    assert "uses: package, nearest at {'M': 8}" in printed.out and printed.err == ""
+
+
+def test_the_command_explains_for_this_device(target, capsys):
+    """Here, the interpreter: what ships is for another device."""
+    assert main(["explain", target, "N=8", "M=9", "--dtypes", "int32"]) == 0
+    printed = capsys.readouterr().out
+    assert "told on interpreter" in printed and "device is NVIDIA H200" in printed
+
+
+def test_the_command_s_json(target, capsys):
+    arguments = ["explain", target, "N=8", "M=9", "--device", "NVIDIA H200", "--json"]
+    assert main(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kernel"] == "told" and document["dtypes"] == "int32"
+    assert document["values"] == {"N": 8, "M": 9} and document["text"].startswith("told on NVIDIA")
+    assert document["device"] == {"backend": "cuda", "name": "NVIDIA H200", "arch": "sm_90",
+                                  "multiprocessors": 132, "shared_memory": 0}  # fmt: skip
+    match = document["match"]
+    assert match["config"] == record(32)["config"] and match["at"] == {"M": 8}
+    assert (match["source"], match["rule"]) == ("package", "nearest")
+    assert main([*arguments, "--dtypes", "float16"]) == 0
+    assert json.loads(capsys.readouterr().out)["match"] is None
+
+
+def test_the_command_says_what_it_needs_to_know(target, tmp_path, capsys):
+    for arguments, what in (
+        (["N=8"], "is looked up by N, M; got N"),
+        (["N=8", "M=x"], "nearest value M must be an integer"),
+    ):
+        assert main(["explain", target, *arguments, "--device", "NVIDIA H200"]) == 2
+        assert what in capsys.readouterr().err
+    assert main(["explain", f"{tmp_path}/none.py:x"]) == 2
+    assert "no such file" in capsys.readouterr().err
+    write(package_shelf(tmp_path), record(16), **h200(mp=16))  # a slice of the same GPU
+    asked = ["explain", target, "N=8", "M=8", "--device", "NVIDIA H200"]
+    assert main(asked) == 2
+    assert "16 multiprocessors" in capsys.readouterr().err
+    assert main([*asked, "--multiprocessors", "16"]) == 0
+    assert "BLOCK=16" in capsys.readouterr().out
+
+
+def test_a_device_that_no_file_knows_is_described_by_the_arguments(target, capsys):
+    asked = ["explain", target, "N=8", "M=8", "--device", "AMD Instinct MI300X"]
+    assert main(asked) == 0
+    printed = capsys.readouterr()
+    assert "add --arch" in printed.err and "nothing stored" in printed.out
+    assert main([*asked, "--arch", "gfx942", "--multiprocessors", "304"]) == 0
+    printed = capsys.readouterr()
+    assert "told on AMD Instinct MI300X (hip, gfx942, 304 multiprocessors)" in printed.out
+    assert "device_name=AMD_Instinct_MI300X,arch=gfx942,mp=304.json" in printed.out
+
+
+def test_without_a_gpu_the_command_names_the_way_out(target):
+    """In a process of its own, where the kernel is a real one and no driver is there."""
+    done = subprocess.run(
+        [sys.executable, "-m", "shipconf", "explain", target, "N=8", "M=8"],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""},
+    )  # fmt: skip
+    assert done.returncode == 2 and "--device" in done.stderr and "Traceback" not in done.stderr

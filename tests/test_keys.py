@@ -24,6 +24,7 @@ from shipconf.keys import (
     Dtype,
     Key,
     Opaque,
+    asked_dtypes,
     canonical,
     cut,
     distance,
@@ -34,6 +35,7 @@ from shipconf.keys import (
     folder_name,
     from_json,
     key_text,
+    one_or_each,
     storable,
     to_json,
     typed,
@@ -455,3 +457,15 @@ def test_a_key_reads_as_words():
     key = Key({"N": 1, "act": "relu"}, {"a": "float16", "b": "float16"}, {"M": 3})
     assert str(key) == 'N=1, act="relu", dtypes=float16, M=3'
     assert str(Key({}, {}, {})) == "(no key)"
+
+
+dtype_names = st.sampled_from(["float16", "int8", "none"])
+
+
+@given(st.dictionaries(st.text(), dtype_names | st.lists(dtype_names, min_size=1), max_size=3))
+def test_one_or_each_asks_for_the_very_dtypes(dtypes):
+    """The shortest spelling that finds a file of these."""
+    asked = asked_dtypes(one_or_each(dtypes))
+    assert dtypes_text(asked) == dtypes_text(dtypes)
+    if not any(isinstance(entry, list) for entry in dtypes.values()):
+        assert dtypes_serve(dtypes, asked)

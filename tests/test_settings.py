@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -119,6 +120,22 @@ def test_the_user_store_is_the_platforms_cache(monkeypatch, tmp_path, empty):
     assert settings.cache_dir() == tmp_path / ".cache" / "shipconf"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert settings.cache_dir() == tmp_path / "xdg" / "shipconf"
+
+
+@pytest.mark.parametrize("xdg", [None, "", " ", "/var/cache/of mine"])
+def test_on_linux_it_is_the_folder_that_platformdirs_names(monkeypatch, tmp_path, xdg):
+    """Which is not imported there."""
+    import platformdirs
+
+    monkeypatch.delenv("SHIPCONF_CACHE_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if xdg is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
+    named = platformdirs.user_cache_path("shipconf")
+    if sys.platform == "linux":
+        monkeypatch.setitem(sys.modules, "platformdirs", None)
+    assert settings.cache_dir() == named
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may change the user id")

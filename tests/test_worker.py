@@ -12,7 +12,7 @@ import pytest
 from kernels import Trial
 from packages import records_in
 
-from shipconf import TuningError, worker
+from shipconf import TuningError, serving
 from shipconf.targets import find, load, shipped, target_of
 from shipconf.worker import Task, Unreachable, Worker
 
@@ -99,7 +99,7 @@ def process():
 
 def task(kernel: Any, n: int = 8) -> Task:
     name = kernel.base_fn.__module__
-    found, workload = target_of(kernel, name), target_of(kernel._workload, name)
+    found, workload = target_of(kernel, name), target_of(kernel.registered_workload, name)
     assert found is not None and workload is not None
     return Task(found, workload, kernel.identity, "int32", {"N": n}, False, None)
 
@@ -194,5 +194,5 @@ def test_an_exception_that_cannot_be_sent_is_told_of():
     class Local(Exception):
         pass
 
-    sent = worker._portable(Local("what happened"))
+    sent = serving._portable(Local("what happened"))
     assert type(sent) is RuntimeError and "what happened" in str(sent)

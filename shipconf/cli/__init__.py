@@ -1,6 +1,6 @@
 """The command line: arguments in, tables out, and exit codes.
 
-0 done, 2 usage or input, 130 interrupted. Results go to stdout, talk to stderr.
+0 done, 1 findings, 2 usage or input, 130 interrupted. Results go to stdout, talk to stderr.
 """
 
 from __future__ import annotations
@@ -9,18 +9,52 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from . import tune
+from ..errors import ShipconfError
+from . import (
+    clear,
+    env,
+    explain,
+    export,
+    import_,
+    listing,
+    merge,
+    misses,
+    show,
+    tune,
+    vendor,
+    verify,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `shipconf`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="shipconf", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    tune.add_to(commands)
+    for command in (
+        listing,
+        show,
+        export,
+        import_,
+        merge,
+        tune,
+        vendor,
+        misses,
+        env,
+        explain,
+        clear,
+        verify,
+    ):
+        command.add_to(commands)
     chosen = parser.parse_args(arguments)
     try:
         code: int = chosen.run(chosen)
         return code
+    except (ShipconfError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of stdout has seen enough
+            sys.stdout = None  # Python would flush it at its end
+            return 0
+        print(f"shipconf: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

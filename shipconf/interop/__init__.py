@@ -1,0 +1,1 @@
+"""Formats of other tools, one module each, to records and back."""

@@ -1,0 +1,77 @@
+"""A tuning on purpose, through a kernel's workload: in a worker process where that can be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import device as devices
+from . import settings, worker
+from .configs import Choice, from_triton
+from .failures import OutOfMemory
+from .records import Record
+from .settings import Policy
+from .targets import target_of
+from .worker import Answer, Task, Unreachable, the_worker
+
+if TYPE_CHECKING:
+    from .kernel import ShippedKernel
+
+log = logging.getLogger("shipconf.tuning")
+
+
+def tune(kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], *, force: bool) -> Record:
+    """The record of the very point that the values name, tuned if there is none or by force."""
+    query = kernel.query_for(dtypes, None, values)
+    if settings.policy() is not Policy.TUNE:
+        raise kernel.resolver.offline_error(query, "tuning is forbidden (offline)")
+    found = None if force else kernel.resolver.near(query)
+    if found is not None and found.match.rule == "exact" and found.match.record is not None:
+        kernel.latest = found
+        record: Record = found.match.record
+        return record
+    task = _task(kernel, dtypes, values, force)
+    if task is None:
+        return here(kernel, dtypes, values, force).record
+    try:
+        answer = the_worker.tune(task)
+    except Unreachable as error:
+        log.info("%s is tuned in this process: %s", kernel.name, error)
+        return here(kernel, dtypes, values, force).record
+    kernel.flight.take(query, answer)
+    return answer.record
+
+
+def _task(
+    kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], force: bool
+) -> Task | None:
+    """The task for a worker; None where there is no need of one, or it cannot do it.
+
+    What is interpreted breaks no context. What another process cannot import by name, as in
+    `__main__` and in a notebook, only this one can tune.
+    """
+    build = kernel.registered_workload
+    if devices.interpreted(kernel.fn) or worker.inside or build is None:
+        return None
+    target = target_of(kernel, kernel.base_fn.__module__)
+    workload = target_of(build, build.__module__)
+    if target is None or workload is None:
+        return None
+    index = devices.current_index()
+    return Task(target, workload, kernel.identity, dtypes, values, force, index)
+
+
+def here(kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], force: bool) -> Answer:
+    """Tune in this process, unless another did it meanwhile."""
+    request = kernel.build(dtypes=dtypes, **values)
+    try:
+        found = kernel.flight.tune(request, force=force, exact=True)
+    except OutOfMemory as failure:
+        raise failure.__cause__ or failure from None
+    kernel.remember(request, found)
+    record = found.match.record or Record(
+        at=request.query.key.nearest, config=Choice(found.flat).document
+    )
+    times_ms = [(from_triton(c).document, list(t)) for c, t in kernel.configs_timings.items()]
+    return Answer(record, found.match.path is not None, times_ms, kernel.bench_time)

@@ -1,0 +1,126 @@
+"""The union of config files: which may be merged, and which of two records stays.
+
+The rule for two records of one point is a total order, so that a merge does not depend on the
+order of its inputs: the one tuned later stays; then the one of more rigor; then the faster; and
+of what still ties, the one whose JSON text is greater. Records stay whole: nothing is mixed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .inventory import tuned_at
+from .keys import to_json
+from .records import ConfigFile, Record, in_order, record_document
+from .selection import RIGORS
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two different records of one point: the one that stayed, the other, and why."""
+
+    at: Mapping[str, int]
+    kept: Record
+    dropped: Record
+    why: str
+
+
+def identity(file: ConfigFile) -> str:
+    """Equal for files whose records may stand in one file: all but records and unknown fields."""
+    of = file.device
+    device = (of.backend, of.name, of.arch, of.multiprocessors, of.shared_memory)
+    key = {name: to_json(value) for name, value in file.key.items()}
+    return json.dumps([file.kernel, device, key, file.dtypes, file.nearest])
+
+
+def agree(one: ConfigFile, other: ConfigFile) -> bool:
+    """Whether one file can hold both, which have one identity: no unknown field has two values."""
+    return all(
+        _text(a[name]) == _text(b[name])
+        for a, b in ((one.extra, other.extra), (one.device.extra, other.device.extra))
+        for name in a.keys() & b.keys()
+    )
+
+
+def point(record: Record) -> str:
+    """The record's `at`, as something to look up by."""
+    return json.dumps(dict(record.at), sort_keys=True)
+
+
+def equal(one: ConfigFile, other: ConfigFile) -> bool:
+    """Whether two files say the same, in whatever order their records stand."""
+    return (
+        (one.device.extra, one.extra) == (other.device.extra, other.extra)
+        and dataclasses.replace(one, records=()) == dataclasses.replace(other, records=())
+        and in_order(one) == in_order(other)
+    )
+
+
+def same(one: Record, other: Record) -> bool:
+    """Whether two records say the same, in whatever order."""
+    return _text(record_document(one, ())) == _text(record_document(other, ()))
+
+
+def chosen(one: Record, other: Record) -> tuple[Record, Record, str]:
+    """Of two records of one point the one that stays, the other, and why."""
+    words = ("tuned later", "of more rigor", "that is faster", "of the greater text")
+    first, second = _strength(one), _strength(other)
+    why = next((word for word, a, b in zip(words, first, second) if a != b), "the same")
+    return (one, other, why) if first >= second else (other, one, why)
+
+
+def _strength(record: Record) -> tuple[float, int, float, str]:
+    when = tuned_at(record)
+    time_ms = (record.time_ms or {}).get("median")
+    return (
+        when.timestamp() if when else float("-inf"),
+        RIGORS.index(record.rigor) if record.rigor in RIGORS else -1,
+        -time_ms if time_ms is not None else float("-inf"),
+        _text(record_document(record, tuple(record.at))),
+    )
+
+
+def unite(one: ConfigFile, other: ConfigFile) -> tuple[ConfigFile, list[Conflict]]:
+    """The file that holds both, which agree, and the conflicts between their records."""
+    records = {point(record): record for record in one.records}
+    conflicts = []
+    for record in other.records:
+        known = records.get(point(record))
+        if known is not None and not same(known, record):
+            record, dropped, why = chosen(known, record)
+            conflicts.append(Conflict(record.at, record, dropped, why))
+        elif known is not None:
+            continue
+        records[point(record)] = record
+    device = dataclasses.replace(one.device, extra={**other.device.extra, **one.device.extra})
+    united = dataclasses.replace(
+        one, device=device, records=tuple(records.values()), extra={**other.extra, **one.extra}
+    )
+    return united, conflicts
+
+
+def unite_all(files: Iterable[ConfigFile]) -> tuple[list[ConfigFile], list[Conflict]]:
+    """The fewest files that hold all of these, which have one identity.
+
+    It is one file, unless an unknown field of theirs has several values.
+    """
+    united: list[ConfigFile] = []
+    conflicts: list[Conflict] = []
+    # Sorted, so that which of several values comes first does not depend on the inputs' order.
+    for file in sorted(files, key=lambda file: _text([file.extra, file.device.extra])):
+        for i, known in enumerate(united):
+            if agree(known, file):
+                united[i], found = unite(known, file)
+                conflicts += found
+                break
+        else:
+            united.append(file)
+    return united, conflicts
+
+
+def _text(content: Any) -> str:
+    return json.dumps(content, sort_keys=True)
