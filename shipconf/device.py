@@ -41,6 +41,19 @@ def visible() -> list[Device]:
     return [_physical(index) for index in range(_torch_module(current_backend()).device_count())]
 
 
+def name_here() -> str | None:
+    """The name of the device that launches of this process run on; None where there is none."""
+    import triton
+
+    name = settings.device_name()
+    if name or triton.knobs.runtime.interpret:
+        return name or "interpreter"
+    try:
+        return _physical(current_index()).name
+    except RuntimeError:  # Triton's, where no driver is active
+        return None
+
+
 def current_index() -> int:
     """The number of Triton's current device."""
     from triton.runtime import driver

@@ -406,10 +406,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def build(self, *, dtypes: Any, **values: Any) -> Request:
         """The launch that the workload builds for the values, checked to be of that very key."""
         if self.registered_workload is None:
-            raise ValueError(
-                f"{self.name} has no workload: register one with @{self.__name__}.workload, a "
-                "function of the key and nearest values and dtypes that returns shipconf.Launch"
-            )
+            raise ValueError(self.lacks_workload)
         asked = self.query_for(dtypes, None, values).key
         plain = {n: torch_dtypes(v.name) if isinstance(v, Dtype) else v for n, v in values.items()}
         launch = self.registered_workload(**plain, dtypes=torch_dtypes(dtypes))
@@ -419,6 +416,14 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         if not same or (asked.exact, asked.nearest) != (built.exact, built.nearest):
             raise ValueError(f"the workload of {self.name} built {built} when asked for {asked}")
         return request
+
+    @property
+    def lacks_workload(self) -> str:
+        """What to say, and to write, where there is no workload and one is needed."""
+        return (
+            f"{self.name} has no workload: register one with @{self.__name__}.workload, a "
+            "function of the key and nearest values and dtypes that returns shipconf.Launch"
+        )
 
     # --- what tools expect of an autotuned kernel ---------------------------------------------
 

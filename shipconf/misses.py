@@ -15,9 +15,13 @@ from .records import parse_json
 
 @dataclass(frozen=True)
 class Miss:
-    """One launch that found nothing stored: a line of the file."""
+    """One launch that found nothing stored: a line of the file.
+
+    `target` is where the kernel is, as `module:kernel`; None where the line does not say.
+    """
 
     kernel: str
+    target: str | None
     device: str
     key: Mapping[str, Value]
     nearest: Mapping[str, int]
@@ -104,9 +108,10 @@ def _miss(document: Any) -> Miss:
     for name, value in document["nearest"].items():
         if type(value) is not int:
             raise ValueError(f"nearest.{name}: must be an integer, not {json.dumps(value)[:60]}")
-    dtypes = document["dtypes"]
+    dtypes, target = document["dtypes"], document.get("target")
     return Miss(
         kernel=document["kernel"],
+        target=target if isinstance(target, str) else None,
         device=document["device"],
         key={name: from_json(value) for name, value in document["key"].items()},
         nearest=document["nearest"],

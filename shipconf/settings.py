@@ -169,6 +169,11 @@ def _path(variable: str, text: str) -> Path:
         ) from error
 
 
+def use_cache_dir(folder: Path) -> None:
+    """Keep the user store in the folder, in this process and those that it starts."""
+    os.environ["SHIPCONF_CACHE_DIR"] = str(folder.absolute())
+
+
 def environment() -> dict[str, str]:
     """All variables, as another process of this user is to see them."""
     return dict(os.environ)

@@ -361,6 +361,7 @@ def note_miss(subject: Subject, key: Key, device: Device) -> None:
         return
     line = {
         "kernel": subject.name,
+        "target": subject.target,
         "key": {name: to_json(value) for name, value in key.values.items()},
         "nearest": dict(key.nearest),
         "dtypes": dict(key.dtypes) if isinstance(key.dtypes, dict) else key.dtypes,

@@ -634,7 +634,7 @@ def test_misses_are_noted_once_for_each_key(tmp_path, monkeypatch):
         for n, m in ((8, 8), (8, 8), (9, 100), (8, 8)):
             trial.launch(n, m)
     assert [json.loads(line) for line in noted.read_text().splitlines()] == [
-        {"kernel": "told", "key": {"N": n}, "nearest": {"M": m}, "dtypes": {"out_ptr": "int32"},
+        {"kernel": "told", "target": "kernels:told", "key": {"N": n}, "nearest": {"M": m},
          "device": "interpreter"}
         for n, m in ((8, 8), (9, 100))
     ]  # fmt: skip

@@ -30,7 +30,7 @@ LAYERS = [
     {"resolver", "provenance"},
     {"flight"},
     {"lookup", "tuning"},
-    {"kernel", "serving"},
+    {"kernel", "serving", "points"},
     {"reading"},
     {"interop"},
     {"inventory"},
