@@ -100,7 +100,7 @@ def test_devices_are_values():
     assert same == H200 and hash(same) == hash(H200)
     assert pickle.loads(pickle.dumps(H200)) == H200
     assert str(H200) == "NVIDIA H200 (cuda, sm_90, 132 multiprocessors)"
-    assert str(Device(name="NVIDIA L4")) == "NVIDIA L4 ()"
+    assert str(Device(name="NVIDIA L4")) == "NVIDIA L4"
 
 
 # --- the device of a launch -------------------------------------------------------------------

@@ -260,6 +260,19 @@ def test_a_file_that_does_not_fit_is_named_with_the_place(tmp_path, capsys, more
     assert not (tmp_path / "out").exists()
 
 
+def test_of_a_cache_of_many_kernels_only_the_one_that_is_asked_for_is_read(tmp_path):
+    """No record of another kernel takes its name."""
+    cached(tmp_path / "cache" / "a")
+    cached(tmp_path / "cache" / "b", name="other_kernel", key=["nothing like it"])
+    cached(tmp_path / "cache" / "c", name="x" * 150)
+    out = tmp_path / "out"
+    assert imported(out, tmp_path / "cache", "--kernel", "gemm_kernel", *WORDS) == 0
+    assert [file.kernel for file in held(out)] == ["gemm_kernel"]
+    words = ["--kernel", f"Layer.{'x' * 170}", "--as", "long", *WORDS]
+    assert imported(out / "long", tmp_path / "cache", *words) == 0
+    assert [file.kernel for file in held(out / "long")] == ["long"]
+
+
 def test_the_device_must_be_told(tmp_path, capsys):
     cached(tmp_path / "cache")
     assert imported(tmp_path / "out", tmp_path / "cache", *WORDS[6:]) == 1
