@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from faulty import fill
 from forked import Child
 from packages import record, write
 from projects import project
@@ -155,6 +156,15 @@ def test_faults_of_flat_files_are_told_with_their_place_and_the_rest_is_imported
         assert any(name in line and what in line for line in printed.err.splitlines()), name
     assert "own.json: is a file of shipconf's own" in printed.err
     assert len(printed.out.splitlines()) == len(NAMES[:-2])
+
+
+def test_five_hundred_broken_files_are_one_report_and_lose_nothing(tmp_path, flat, capsys):
+    written = fill(flat, many=23)
+    assert imported(tmp_path / "out", flat, "--kernel", "moe") == 1
+    printed = capsys.readouterr()
+    for path, data in written.items():
+        assert f"{path}: " in printed.err and path.read_bytes() == data
+    assert len(printed.out.splitlines()) == len(NAMES[:-2]) and "Traceback" not in printed.err
 
 
 def test_a_flat_file_needs_the_name_of_its_kernel(tmp_path, flat, capsys):
