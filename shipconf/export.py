@@ -64,21 +64,11 @@ def export(
     """
     if refusal := target.refusal():
         raise ShipconfError(refusal)
-    homes = Homes(target, source_file)
     report = ExportReport(target.root)
-    groups: dict[tuple[Path, str], tuple[Home, list[ConfigFile]]] = {}
-    for name, file in files if importing else _of_one_version(list(files), report):
-        try:
-            home = homes.of(file)
-            current = _current(home, file, target) if importing else file
-        except NoHome as error:
-            report.faults.append(Fault(name, "", str(error)))
-            continue
-        ordered = _for_shipping(home.ordered(current))
-        groups.setdefault((home.folder, identity(ordered)), (home, []))[1].append(ordered)
+    chosen = list(files) if importing else _of_one_version(list(files), report)
     draft = Draft()
     united = []
-    for home, group in groups.values():
+    for home, group in _at_home(chosen, Homes(target, source_file), report, importing=importing):
         together, conflicts = unite_all(group)
         report.conflicts += conflicts
         for file in together:
@@ -86,13 +76,29 @@ def export(
             report.decisions += _decide(draft, home, file, on_conflict)
     report.written = draft.preview() if dry_run else draft.write()
     report.faults += draft.faults
-    if not dry_run:
-        for home, file in united:
-            kernel = load(target, home.kernel) if importing and home.kernel else None
-            report.faults += unreached(home, _as_there(draft, home, file), kernel=kernel)
+    for home, file in () if dry_run else united:
+        kernel = load(target, home.kernel) if importing and home.kernel else None
+        report.faults += unreached(home, _as_there(draft, home, file), kernel=kernel)
     if target.has_code:
-        report.left_out = builds.left_out(list(dict.fromkeys(d.path for d in report.decisions)))
+        report.left_out = builds.left_out([decision.path for decision in report.decisions])
     return report
+
+
+def _at_home(
+    files: Iterable[tuple[str, ConfigFile]], homes: Homes, report: ExportReport, *, importing: bool
+) -> Iterable[tuple[Home, list[ConfigFile]]]:
+    """The files by the one that they become in their home; those that have none are faults."""
+    groups: dict[tuple[Path, str], tuple[Home, list[ConfigFile]]] = {}
+    for name, file in files:
+        try:
+            home = homes.of(file)
+            current = _current(home, file, homes.target) if importing else file
+        except NoHome as error:
+            report.faults.append(Fault(name, "", str(error)))
+            continue
+        ordered = _for_shipping(home.ordered(current))
+        groups.setdefault((home.folder, identity(ordered)), (home, []))[1].append(ordered)
+    return groups.values()
 
 
 def _of_one_version(

@@ -15,7 +15,7 @@ from .keys import Key, folder_name
 from .records import ConfigFile, Record
 from .sources import Source
 from .subject import Subject
-from .union import point, same
+from .union import point
 
 if TYPE_CHECKING:
     from .kernel import ShippedKernel
@@ -107,7 +107,7 @@ def unreached(
         warnings.simplefilter("ignore")  # broken files beside it are told by the inventory
         shelf = stores.read(subject, key, file.device)
         shelf.found = [found for found in shelf.found if found.source == "package"]
-        by_point: dict[str, list[Any]] = {}
+        by_point: dict[Any, list[stores.Found]] = {}
         for found in shelf.found:
             by_point.setdefault(point(found.record), []).append(found)
         for record in file.records:
@@ -120,7 +120,7 @@ def unreached(
 
 
 def _serves(found: Record, record: Record, *, flat: bool) -> bool:
-    return dict(found.config) == dict(record.config) if flat else same(found, record)
+    return dict(found.config) == dict(record.config) if flat else found == record
 
 
 def _missed(skipped: Sequence[tuple[Path, str]]) -> str:

@@ -20,13 +20,15 @@ from .sources import Member, Source
 class Told:
     """What the files do not say themselves.
 
-    `kernel` is the kernel's name, which flat files never say; `nearest` the names of its nearest
-    entries; `more` entries of its key that flat names leave out; `device` whole, where its name
-    is given: of flat files it is for those of that name only. `keys`, `tensors` and `triton` are
-    those of `interop.triton_cache.Told`.
+    `kernel` is the kernel's name, which flat files never say; of Triton's files only those of a
+    function of that name are read, and `called` is what their records call it instead. `nearest`
+    has the names of its nearest entries, `more` entries of its key that flat names leave out.
+    `device` is whole, where its name is given: of flat files it is for those of that name only.
+    `keys`, `tensors` and `triton` are those of `interop.triton_cache.Told`.
     """
 
     kernel: str | None = None
+    called: str | None = None
     nearest: Sequence[str] = (flat.NEAREST,)
     more: Mapping[str, Value] = field(default_factory=dict)
     device: Device | None = None
@@ -38,7 +40,7 @@ class Told:
 def foreign(source: Source, told: Told) -> tuple[list[tuple[str, ConfigFile]], list[Fault]]:
     """The flat files and Triton's in the source, read, and the faults of those that cannot be.
 
-    Beside Triton's, its cache has other JSON files, which are left out in silence.
+    What else Triton's cache has, of other kernels too, is left out in silence.
     """
     members = list(source.configs())
     cache = any(member.file_name.endswith(triton_cache.SUFFIX) for member in members)
@@ -47,7 +49,8 @@ def foreign(source: Source, told: Told) -> tuple[list[tuple[str, ConfigFile]], l
     for member in members:
         try:
             if member.file_name.endswith(triton_cache.SUFFIX):
-                found.append((member.path, _triton(member, told)))
+                if told.kernel is None or triton_cache.is_of(told.kernel, member.file_name):
+                    found.append((member.path, _triton(member, told)))
             elif not cache:
                 found.append((member.path, _flat(member, told)))
         except (OSError, ConfigFileError) as error:
@@ -79,7 +82,7 @@ def _triton(member: Member, told: Told) -> ConfigFile:
     nearest = [name for name in told.nearest if name in told.keys]
     more = triton_cache.Told(
         device=told.device, keys=told.keys, nearest=nearest, tensors=told.tensors,
-        kernel=told.kernel, triton=told.triton,
+        kernel=told.called or told.kernel, triton=told.triton,
     )  # fmt: skip
     return triton_cache.read(member.file_name, member.read(), member.path, more, _written(member))
 

@@ -68,6 +68,12 @@ def take(source: Source) -> Inventory:
     return inventory
 
 
+def too_flat(held: Held) -> Fault:
+    """Why a flat file cannot be merged or exported as it is."""
+    what = "is of the flat form, which says too little for this: `shipconf import` reads it"
+    return Fault(held.member.path, "", what)
+
+
 def faults_of(error: OSError | ConfigFileError, path: str) -> list[Fault]:
     """The faults that an error stands for."""
     if isinstance(error, ConfigFileError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from .draft import Change, Draft, Written
-from .inventory import Fault, Held, take
+from .inventory import Fault, take, too_flat
 from .records import ConfigFile
 from .sources import Member, Source
 from .union import Conflict, identity, unite, unite_all
@@ -41,7 +41,7 @@ def merge(sources: Sequence[Source], to: Path, *, dry_run: bool = False) -> Merg
         report.read += len(inventory.held)
         for held in inventory.held:
             if held.flat:
-                report.faults.append(_flat(held))
+                report.faults.append(too_flat(held))
                 continue
             place = (_folder(held.member), identity(held.file))
             groups.setdefault(place, []).append((_stem(held.member), held.file))
@@ -73,8 +73,3 @@ def _folder(member: Member) -> PurePosixPath:
 
 def _stem(member: Member) -> str:
     return member.file_name.removesuffix(".json").partition("~")[0]
-
-
-def _flat(held: Held) -> Fault:
-    what = "is of the flat form, which says too little to be merged: `shipconf import` reads it"
-    return Fault(held.member.path, "", what)

@@ -46,9 +46,9 @@ def agree(one: ConfigFile, other: ConfigFile) -> bool:
     )
 
 
-def point(record: Record) -> str:
+def point(record: Record) -> tuple[tuple[str, int], ...]:
     """The record's `at`, as something to look up by."""
-    return json.dumps(dict(record.at), sort_keys=True)
+    return tuple(sorted(record.at.items()))
 
 
 def equal(one: ConfigFile, other: ConfigFile) -> bool:

@@ -219,6 +219,15 @@ def test_a_broken_file_in_the_target_stays_and_is_reported(tmp_path, store, caps
         assert (tmp_path / name).read_bytes() == data
 
 
+def test_a_flat_source_is_reported_with_the_command_that_reads_it(tmp_path, capsys):
+    """It names no kernel, and its folder is none."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / NAMES[0]).write_bytes(text(CONTENTS[0]))
+    assert export(tmp_path / "out", "--from", str(tmp_path / "in")) == 1
+    assert "`shipconf import` reads it" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_flat_export_imports_neither_torch_nor_triton(tmp_path, store):
     put(store, record(16, 1))
     done = shipconf("export", tmp_path / "out", "--format", "flat")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from faulty import fill
 from forked import Child
 from packages import record, write
 from projects import project
@@ -157,6 +158,15 @@ def test_faults_of_flat_files_are_told_with_their_place_and_the_rest_is_imported
     assert len(printed.out.splitlines()) == len(NAMES[:-2])
 
 
+def test_five_hundred_broken_files_are_one_report_and_lose_nothing(tmp_path, flat, capsys):
+    written = fill(flat, many=23)
+    assert imported(tmp_path / "out", flat, "--kernel", "moe") == 1
+    printed = capsys.readouterr()
+    for path, data in written.items():
+        assert f"{path}: " in printed.err and path.read_bytes() == data
+    assert len(printed.out.splitlines()) == len(NAMES[:-2]) and "Traceback" not in printed.err
+
+
 def test_a_flat_file_needs_the_name_of_its_kernel(tmp_path, flat, capsys):
     assert imported(tmp_path / "out", flat) == 1
     assert capsys.readouterr().err.count("name it by --kernel") == len(NAMES[:-2])
@@ -258,6 +268,19 @@ def test_a_file_that_does_not_fit_is_named_with_the_place(tmp_path, capsys, more
     printed = capsys.readouterr().err
     assert f"{path}: " in printed and what in printed and "Traceback" not in printed
     assert not (tmp_path / "out").exists()
+
+
+def test_of_a_cache_of_many_kernels_only_the_one_that_is_asked_for_is_read(tmp_path):
+    """No record of another kernel takes its name."""
+    cached(tmp_path / "cache" / "a")
+    cached(tmp_path / "cache" / "b", name="other_kernel", key=["nothing like it"])
+    cached(tmp_path / "cache" / "c", name="x" * 150)
+    out = tmp_path / "out"
+    assert imported(out, tmp_path / "cache", "--kernel", "gemm_kernel", *WORDS) == 0
+    assert [file.kernel for file in held(out)] == ["gemm_kernel"]
+    words = ["--kernel", f"Layer.{'x' * 170}", "--as", "long", *WORDS]
+    assert imported(out / "long", tmp_path / "cache", *words) == 0
+    assert [file.kernel for file in held(out / "long")] == ["long"]
 
 
 def test_the_device_must_be_told(tmp_path, capsys):

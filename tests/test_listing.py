@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -163,11 +164,27 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (0, first, "")
 
 
-def test_on_a_terminal_the_table_is_drawn_by_rich(tmp_path):
+def test_an_interrupt_exits_with_130(tmp_path):
+    """In the middle of reading a file: a pipe that nothing is written to."""
+    os.mkfifo(tmp_path / "pipe.json")
+    done = subprocess.Popen(
+        [sys.executable, "-m", "shipconf", "list", tmp_path], stderr=subprocess.PIPE, text=True,
+        cwd=ROOT,
+    )  # fmt: skip
+    writer = os.open(tmp_path / "pipe.json", os.O_WRONLY)  # waits for the reader
+    done.send_signal(signal.SIGINT)
+    assert done.communicate()[1] == "interrupted\n" and done.returncode == 130
+    os.close(writer)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_on_a_terminal_the_table_is_drawn_by_rich_where_it_is_installed(tmp_path, installed):
     write(tmp_path, record(16), kernel="soft[red]max")
     ours, theirs = pty.openpty()
+    program = "import sys\n" + ("" if installed else "sys.modules['rich'] = None\n")
+    program += "from shipconf.cli import main\nsys.exit(main())\n"
     done = subprocess.Popen(
-        [sys.executable, "-m", "shipconf", "list", tmp_path], stdout=theirs, cwd=ROOT,
+        [sys.executable, "-c", program, "list", tmp_path], stdout=theirs, cwd=ROOT,
         env={**os.environ, "COLUMNS": "120", "TERM": "dumb"},
     )  # fmt: skip
     os.close(theirs)
@@ -179,4 +196,4 @@ def test_on_a_terminal_the_table_is_drawn_by_rich(tmp_path):
         pass
     os.close(ours)
     assert done.wait() == 0
-    assert "───" in printed.decode() and "soft[red]max" in printed.decode()
+    assert ("───" in printed.decode()) == installed and "soft[red]max" in printed.decode()

@@ -203,6 +203,21 @@ def test_a_lock_that_is_held_costs_that_file_only(tmp_path, store, monkeypatch):
     assert fault.path == str(store / KERNEL / FILE) and "held" in fault.what
 
 
+def test_what_cannot_be_written_is_told_and_the_rest_is_written(tmp_path, ranks):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "v1").write_text("in the way of a folder")
+    write(ranks[0] / "other", record(8))
+    report = merged(tmp_path, *ranks)
+    assert [written.path.parent.name for written in report.written] == ["other"]
+    assert len(report.faults) == 7 and all("not written: " in f.what for f in report.faults)
+
+
+def test_a_bad_setting_exits_with_2_and_names_it(tmp_path, ranks, monkeypatch, capsys):
+    monkeypatch.setenv("SHIPCONF_LOCK_TIMEOUT", "soon")
+    assert main(["merge", *map(str, ranks), "--to", str(tmp_path / "out")]) == 2
+    assert "SHIPCONF_LOCK_TIMEOUT='soon'" in capsys.readouterr().err
+
+
 def test_a_dry_run_shows_the_diff_and_writes_nothing(tmp_path, ranks, capsys):
     write(tmp_path / "out" / KERNEL, record(64, 1))
     before = tree(tmp_path / "out")

@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = chosen.run(chosen)
         return code
-    except (ShipconfError, OSError) as error:
+    except (ShipconfError, OSError, ValueError) as error:  # the last of a bad setting
         if isinstance(error, BrokenPipeError):  # the reader of stdout has seen enough
             sys.stdout = None  # Python would flush it at its end
             return 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..inventory import take
+from ..inventory import take, too_flat
 from ..records import ConfigFile
 from ..selection import Selection
 from ..sources import Folder, Source, open_source
@@ -73,9 +73,15 @@ def run(chosen: argparse.Namespace) -> int:
     for source in map(open_source, chosen.sources or [None]):
         inventory = take(source)
         faults += inventory.faults
-        kept = ((held.member.path, wanted.of(held.file)) for held in inventory.held)
-        files += [(path, file) for path, file in kept if file is not None]
+        for held in inventory.held:
+            file = wanted.of(held.file)
+            if file is not None and held.flat:
+                faults.append(too_flat(held))
+            elif file is not None:
+                files.append((held.member.path, file))
     files = _without_interpreter(files, wanted)
+    if chosen.importing:
+        tables.say(f"importing the kernels of {target.root}")
     if chosen.format == "flat":
         report = export_flat(files, target, on_conflict=chosen.on_conflict,
                              dry_run=chosen.dry_run, versioned=chosen.triton_version)  # fmt: skip

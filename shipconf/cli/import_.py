@@ -31,7 +31,10 @@ def add_to(commands: Any) -> None:
                         "by its import name, or one file")  # fmt: skip
     parser.add_argument("--to", required=True, metavar="TARGET", help="where the records go")
     told = parser.add_argument_group("what the files do not say")
-    told.add_argument("--kernel", metavar="NAME", help="the kernel; Triton's files name it")
+    told.add_argument("--kernel", metavar="NAME", help="the kernel; of Triton's files, which name "
+                      "theirs, only those of this one are read")  # fmt: skip
+    told.add_argument("--as", dest="called", metavar="NAME", help="what the records of Triton's "
+                      "files call the kernel, where the decorator gives it a name")  # fmt: skip
     told.add_argument("--nearest", type=names, default=["M"], metavar="NAMES",
                       help="the kernel's nearest entries, separated by commas (M)")  # fmt: skip
     told.add_argument("-k", "--key", action="append", default=[], type=pair, metavar="NAME=VALUE",
@@ -54,7 +57,7 @@ def run(chosen: argparse.Namespace) -> int:
     from ..imports import Told, foreign
 
     told = Told(
-        kernel=chosen.kernel, nearest=chosen.nearest, more=dict(chosen.key),
+        kernel=chosen.kernel, called=chosen.called, nearest=chosen.nearest, more=dict(chosen.key),
         device=_device(chosen), keys=chosen.keys, tensors=chosen.tensors, triton=chosen.triton,
     )  # fmt: skip
     files: list[tuple[str, ConfigFile]] = []

@@ -38,6 +38,15 @@ class Told:
     triton: str | None = None
 
 
+def is_of(kernel: str, file_name: str) -> bool:
+    """Whether a file is of the kernel, by the function's name, which Triton cuts.
+
+    >>> is_of("Layer.inner", "inner.autotune.json")
+    True
+    """
+    return file_name == kernel.rpartition(".")[2][:150] + SUFFIX
+
+
 def read(file_name: str, data: bytes, path: object, told: Told, tuned_at: str | None) -> ConfigFile:
     """The fastest config of a tuning, as a file of one record. Raises `ConfigFileError`."""
     document = parse_json(data, path, infinite=True)  # candidates that failed took Infinity
