@@ -635,7 +635,7 @@ def test_misses_are_noted_once_for_each_key(tmp_path, monkeypatch):
             trial.launch(n, m)
     assert [json.loads(line) for line in noted.read_text().splitlines()] == [
         {"kernel": "told", "target": "kernels:told", "key": {"N": n}, "nearest": {"M": m},
-         "device": "interpreter"}
+         "dtypes": {"out_ptr": "int32"}, "device": "interpreter"}
         for n, m in ((8, 8), (9, 100))
     ]  # fmt: skip
 
