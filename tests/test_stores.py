@@ -994,12 +994,12 @@ def test_misses_are_noted_as_lines(subject, tmp_path, monkeypatch):
     lines = [json.loads(x) for x in (tmp_path / "misses.jsonl").read_text().splitlines()]
     assert lines == [
         {
-            "kernel": "gemm", "key": {"N": {"tuple": [1, {"dtype": "int8"}]}, "K": 4096},
-            "nearest": {"M": 7}, "dtypes": HALF, "device": "NVIDIA L4",
+            "kernel": "gemm", "target": subject.target,
+            "key": {"N": {"tuple": [1, {"dtype": "int8"}]}, "K": 4096}, "nearest": {"M": 7}, "dtypes": HALF, "device": "NVIDIA L4",
         },
         {
-            "kernel": "gemm", "key": {"N": 4096, "K": 4096}, "nearest": {"M": 64},
-            "dtypes": "float16", "device": "NVIDIA H200",
+            "kernel": "gemm", "target": subject.target, "key": {"N": 4096, "K": 4096},
+            "nearest": {"M": 64}, "dtypes": "float16", "device": "NVIDIA H200",
         },
     ]  # fmt: skip
 
