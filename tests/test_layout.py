@@ -31,7 +31,7 @@ LAYERS = [
     {"flight"},
     {"lookup", "tuning"},
     {"kernel", "serving", "points"},
-    {"reading"},
+    {"reading", "adopting"},
     {"interop"},
     {"inventory"},
     {"selection", "declared", "clearing"},
