@@ -352,6 +352,15 @@ def test_where_every_finalist_fails_the_first_measurements_decide():
     assert block(outcome) == 64
 
 
+def test_where_every_finalist_fails_late_the_tuning_ends_with_the_reasons():
+    """After the rounds from which on the slower ones are dropped."""
+    times = {16: 1.001, 32: 1.0}  # a tie that four rounds do not decide
+    late = {b: [time] * MIN_ROUNDS + [RuntimeError(f"{b} fails")] for b, time in times.items()}
+    outcome = tuner.tune(plan(StandIn({**times, 64: 9.0}, late)))
+    assert block(outcome) == 64
+    assert [why[-8:] for why in outcome.left_out.values()] == ["16 fails", "32 fails"]
+
+
 def test_a_candidate_that_does_not_compile_is_left_out_unlaunched():
     def launch(block: int, warmup: bool) -> None:
         if block == 64:
