@@ -284,10 +284,11 @@ def _outcome(tuning: _Tuning) -> Outcome:
     winner = tuning.winner or choose(plan.candidates, timings)
     default = timings.get(plan.default) if plan.default is not None else None
     seconds = time.monotonic() - tuning.started
-    speed_up = default.median / timings[winner].median if default else None
+    best_ms = timings[winner].median  # 0 where a user's clock says so
+    speed_up = default.median / best_ms if default and best_ms else None
     log.info(
         "tuned %s on %s for %s in %.1f s (%.1f of them compiling): %s, %.4g ms%s", plan.kernel,
-        plan.device, plan.key, seconds, tuning.compile_s, winner, timings[winner].median,
+        plan.device, plan.key, seconds, tuning.compile_s, winner, best_ms,
         f", {speed_up:.2f} times the default" if speed_up else "",
     )  # fmt: skip
     interpreted = plan.device.backend == "interpreter"
