@@ -432,7 +432,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         if kernel is None or workload is None:
             return None
         index = devices.current_index()
-        return Task(kernel, workload, self.identity, dtypes, values, force, index)
+        return Task(kernel, workload, self.identity, self.declared, dtypes, values, force, index)
 
     def tune_here(self, dtypes: Any, values: Mapping[str, Any], force: bool) -> Answer:
         """`tune` in this process, where a record exists too."""
@@ -490,6 +490,11 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def identity(self) -> str:
         """The kernel's folder in the user store: its name, and a hash of what makes it this one."""
         return self._subject.identity
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The configs, as text."""
+        return tuple(str(from_triton(config)) for config in self.configs)
 
     @functools.cached_property
     def _subject(self) -> Subject:

@@ -8,15 +8,17 @@ is broken, it is started again: the journal has what it measured, and the candid
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import Any
 
 from . import forks, settings
@@ -37,12 +39,14 @@ inside = False  # whether this process is a worker
 class Task:
     """A tuning: of which kernel, for what, on which of the GPUs that this process sees.
 
-    `workload` is where the kernel's workload is registered; `identity` that of the kernel.
+    `workload` is where the kernel's workload is registered; `identity` and `declared` are the
+    kernel's.
     """
 
     kernel: Target
     workload: Target
     identity: str
+    declared: tuple[str, ...]
     dtypes: Any
     values: Mapping[str, Any]
     force: bool
@@ -61,7 +65,11 @@ class Answer:
 
 
 class Unreachable(Exception):
-    """A worker does not find the same kernel; it is to be tuned in this process."""
+    """A worker cannot do the task, or not for the same kernel; this process is to do it."""
+
+
+class _Died(Exception):
+    """The worker is gone."""
 
 
 # --- in the parent ----------------------------------------------------------------------------
@@ -84,7 +92,7 @@ class Worker:
             while True:
                 try:
                     answer = self._ask(task)
-                except (EOFError, ConnectionError) as error:
+                except _Died as error:
                     deaths += 1
                     self._tell_of_death(task, deaths, error)
                     continue
@@ -116,32 +124,59 @@ class Worker:
         )  # fmt: skip
 
     def _ask(self, task: Task) -> Any:
+        try:
+            message = pickle.dumps(task)
+        except Exception as error:
+            raise Unreachable(f"the task cannot be sent: {error!r}") from error
         if self._connection is None or self._pid != os.getpid() or self._process is None or (
             self._process.poll() is not None
         ):  # fmt: skip
             self._start()
         connection = self._connection
         assert connection is not None
-        connection.send(task)
-        while True:
-            message = connection.recv()
-            if not isinstance(message, dict):
-                return message
-            record = logging.makeLogRecord(message)
-            if (logger := logging.getLogger(record.name)).isEnabledFor(record.levelno):
-                logger.handle(record)
+        try:
+            with _telling_of_death():
+                connection.send_bytes(message)
+            while True:
+                with _telling_of_death():
+                    answer = connection.recv()
+                if not isinstance(answer, dict):
+                    return answer
+                record = logging.makeLogRecord(answer)
+                if (logger := logging.getLogger(record.name)).isEnabledFor(record.levelno):
+                    logger.handle(record)
+        except _Died:
+            raise
+        except BaseException:
+            # Interrupted, say: what the worker would still say is no answer to a later task.
+            if self._process is not None:
+                self._process.terminate()
+            self.close()
+            raise
 
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         self._pid = os.getpid()
-        number = theirs.fileno()
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from shipconf.worker import serve; serve({number})"],
-            pass_fds=[number], env={**settings.environment(), "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        theirs.close()
+        with theirs:
+            number = theirs.fileno()
+            # All of the path, since a folder that this process does not import from may have
+            # modules of the same names: the one that Python starts in, say.
+            program = (
+                f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}\n"
+                f"from shipconf.worker import serve; serve({number})"
+            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", program], pass_fds=[number], stdin=subprocess.DEVNULL
+                )
+            except OSError as error:
+                raise Unreachable(f"no process can be started: {error}") from error
+
+    def forget(self) -> None:
+        """Leave the process to the parent that this one was forked from."""
+        if self._connection is not None:
+            self._connection.close()  # else the worker would outlive the parent
+            self._connection = None
 
     def close(self) -> int | None:
         """End the process; returns its exit code."""
@@ -157,8 +192,18 @@ class Worker:
             return process.wait()
 
 
+@contextmanager
+def _telling_of_death() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:  # which may come in the middle of a message
+        raise _Died(str(error)) from error
+
+
 the_worker = Worker()
 atexit.register(the_worker.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=the_worker.forget)
 
 
 # --- in the worker ----------------------------------------------------------------------------
@@ -186,18 +231,31 @@ def serve(number: int) -> None:
     logger.addHandler(forward)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and says so:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the journal tells of it
+    with suppress(OSError):
+        os.dup2(2, 1)  # what a compiler prints is talk, not the parent's result
+    with suppress(EOFError, OSError):  # the parent is gone
+        while connection.poll(IDLE_S) and _serve_one(connection, forward):
+            gc.collect()  # an error's frames, which may hold tensors, are in cycles
+            release()
+
+
+def _serve_one(connection: Connection[Any, Any], forward: logging.Handler) -> bool:
+    """Answer a task; returns whether this process can do another."""
+    message = connection.recv_bytes()
     try:
-        while connection.poll(IDLE_S):
-            answer = _answer(connection.recv())
-            forward.acquire()
-            try:
-                connection.send(_portable(answer))
-            finally:
-                forward.release()
-            if isinstance(answer, TuningError) and answer.fatal:
-                return
-    except (EOFError, ConnectionError, KeyboardInterrupt):
-        return  # the parent is gone, or both were interrupted
+        task = pickle.loads(message)
+    except Exception as error:
+        answer: Any = Unreachable(f"the task cannot be read: {error!r}")
+    else:
+        answer = _answer(task)
+    forward.acquire()
+    try:
+        connection.send(_portable(answer))
+    finally:
+        forward.release()
+    return not (isinstance(answer, TuningError) and answer.fatal)
 
 
 def _answer(task: Task) -> Any:
@@ -207,18 +265,16 @@ def _answer(task: Task) -> Any:
         kernel = shipped(find(task.kernel))
     except Exception as error:
         return Unreachable(f"{task.kernel.module}: {error!r}")
-    if kernel is None or kernel.identity != task.identity:
+    if kernel is None or (kernel.identity, kernel.declared) != (task.identity, task.declared):
         return Unreachable(f"{task.kernel.module}:{task.kernel.name} is another kernel there")
     try:
         if task.device is not None:
             import torch
 
             torch.cuda.set_device(task.device)
-        answer: Answer = kernel.tune_here(task.dtypes, task.values, task.force)
-        release()  # an idle worker holds no tensors
+        return kernel.tune_here(task.dtypes, task.values, task.force)
     except Exception as error:
         return error
-    return answer
 
 
 def _portable(answer: Any) -> Any:
