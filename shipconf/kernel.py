@@ -416,6 +416,9 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             log.info("%s is tuned in this process: %s", self.name, error)
             return self.tune_here(dtypes, values, force).record
         self._flight.take(query, answer)
+        if self._memory is not None:  # which has what served until now
+            self._memory.launches.clear()
+        self._latest = self._resolver.near(query) or self._latest
         return answer.record
 
     def _task(self, dtypes: Any, values: Mapping[str, Any], force: bool) -> Task | None:
@@ -448,8 +451,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         record = match.record or Record(
             at=request.query.key.nearest, config=Choice(found.flat).document
         )
+        tuned = match.source == "tuned"  # not by another process meanwhile
         times_ms = [(from_triton(c).document, list(t)) for c, t in self.configs_timings.items()]
-        return Answer(record, match.path is not None, times_ms, self.bench_time)
+        return Answer(
+            record, match.path is not None, times_ms if tuned else [],
+            self.bench_time if tuned else None,
+        )  # fmt: skip
 
     def build(self, *, dtypes: Any, **values: Any) -> Request:
         """The launch that the workload builds for the values, checked to be of that very key."""

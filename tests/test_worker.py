@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import triton
 from forked import Child, event
 from kernels import Trial
 from packages import records_in
 
-from shipconf import TuningError, journal, worker
+from shipconf import Device, TuningError, journal, worker
 from shipconf.targets import find, load, shipped, target_of
 from shipconf.worker import Task, Unreachable, Worker
 
@@ -400,3 +402,65 @@ def test_two_threads_that_tune_two_keys_get_each_their_own_answer(module, proces
         thread.join(60)
     assert {n: answer.record.config["BLOCK"] for n, answer in answers.items()} == {8: 64, 16: 64}
     assert len(list(store.rglob("*.json"))) == 2
+
+
+# --- what this process makes of an answer -----------------------------------------------------
+
+
+@pytest.fixture
+def apart(monkeypatch, process):
+    """Kernels that are interpreted are tuned in a worker all the same, as on a GPU."""
+    from shipconf import device, kernel
+
+    here = Device("interpreter", "interpreter", "interpreter")
+    monkeypatch.setattr(device, "current", lambda kernel: here)
+    monkeypatch.setattr(device, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(device, "current_index", lambda: None)
+    monkeypatch.setattr(device, "all_alike", lambda: True)
+    monkeypatch.setattr(kernel, "the_worker", process)
+
+
+def blocks_launched(kernel: Any) -> int:
+    out = torch.zeros(1, dtype=torch.int32)
+    kernel[(1,)](out, 8)
+    return int(out[0])
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_launch_after_a_tuning_on_purpose_uses_what_it_found(module, tmp_path, store):
+    """Though this process launched with something else before."""
+    first = module().tune(N=8, dtypes="int32")
+    (path,) = store.rglob("*.json")
+    path.write_text(path.read_text().replace('"BLOCK": 64', '"BLOCK": 16'))
+    sys.modules.pop(NAME)
+    kernel = module()
+    assert [blocks_launched(kernel), blocks_launched(kernel)] == [16, 16]
+    again = kernel.tune(N=8, dtypes="int32", force=True)
+    assert again.config["BLOCK"] == first.config["BLOCK"] == 64
+    assert kernel.best_config.kwargs == {"BLOCK": 64}
+    assert blocks_launched(kernel) == 64
+    assert len(noted(tmp_path)) == 6
+
+
+@pytest.mark.usefixtures("apart")
+def test_triton_s_tools_are_told_here_of_what_a_worker_tuned(module, monkeypatch, capfd):
+    told: list[Any] = []
+    tools = triton.knobs.autotuning
+    monkeypatch.setattr(tools, "listener", lambda **what: told.append(what), raising=False)
+    monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
+    kernel = module()
+    kernel.tune(N=8, dtypes="int32")
+    (what,) = told
+    assert what["best_config"].kwargs == {"BLOCK": 64} and not what["cache_hit"]
+    assert what["configs_timings"] == kernel.configs_timings and len(kernel.configs_timings) == 3
+    assert what["duration"] == kernel.bench_time > 0
+    out, err = capfd.readouterr()
+    assert out.count("best config selected: BLOCK: 64") == 1 and "best config" not in err
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_kernel_that_no_worker_reaches_is_tuned_here(module, tmp_path):
+    kernel = module()
+    kernel.configs.append(kernel.configs[0].__class__({"BLOCK": 128}))
+    assert kernel.tune(N=8, dtypes="int32").config["BLOCK"] == 128
+    assert set(noted(tmp_path, "processes")) == {os.getpid()}
