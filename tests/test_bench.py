@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import kernels
 import pytest
 import torch
 import triton.testing
@@ -138,3 +139,70 @@ def test_the_interpreter_is_measured_by_the_clock():
 def test_a_do_bench_may_return_tensors():
     own = bench.of_user(lambda fn, quantiles: torch.tensor([1.5, 1.0, 2.0]))
     assert own.measure(Call(lambda: None)) == Timing(1.5, 1.0, 2.0)
+
+
+# --- hooks, where a GPU is measured -----------------------------------------------------------
+
+
+class Tensors:
+    """An in-place kernel on eight integers, and one that adds to a total; on the interpreter."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.total = torch.tensor([7], dtype=torch.int32)
+        self.x = torch.arange(8, dtype=torch.int32)
+        plain = {"do_bench": None, "warmup": 1, "key": ["n"], "nearest": [], "name": name}
+        self.trial = Trial(getattr(kernels, name), **{**plain, **options})
+
+    def launch(self) -> list[int]:
+        other = (self.total,) if self.trial.kernel.name == "accumulated" else (self.x, None)
+        self.trial.kernel[(2,)](self.trial.out, *other, 8)
+        return [*self.total.tolist(), *self.x.tolist()]
+
+
+@pytest.mark.usefixtures("gpu", "on_a_gpu")
+@pytest.mark.parametrize(("name", "options"), [
+    ("accumulated", {"reset_to_zero": ["total_ptr"]}),
+    ("accumulated", {"restore_value": ["total_ptr"]}),
+    ("accumulated", {"configs": configs((16, 32), pre_hook=lambda a: a["total_ptr"].zero_())}),
+    ("in_place", {"restore_value": ["x_ptr"], "check": lambda named: named["BLOCK"] != 16}),
+    ("in_place", {"restore_value": ["x_ptr", "bias_ptr"], "rep": 1}),
+])  # fmt: skip
+def test_tensors_are_what_a_launch_from_a_file_leaves(name, options, store):
+    """Bit for bit; through the first launches, the finals and the compilation of the winner."""
+    tuned, served = Tensors(name, **options), Tensors(name, **options)
+    left = tuned.launch()
+    (kept,) = records_in(store)
+    assert kept["rigor"] == "full" and kept["candidates"] >= 2
+    assert served.launch() == left
+    assert served.trial.kernel.configs_timings == {}
+    assert ("check" in options) == any("16" in name for name in kept["left_out"])
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_hooks_run_around_every_launch_that_is_timed(gpu, store):
+    """The user's own, with the config's before them; and no launch is without them."""
+    told: list[str] = []
+
+    class Told:
+        def run(self, *args: Any, warmup: bool, **kwargs: Any) -> None:
+            if not warmup:
+                gpu.put("launch", 0.1)
+                told.append("launch")
+
+    def config_hook(named: dict[str, Any]) -> None:
+        told.append("config")
+
+    trial = Trial(
+        do_bench=None, configs=configs((16, 32), pre_hook=config_hook),
+        pre_hook=lambda named, reset_only=False: told.append("reset" if reset_only else "pre"),
+        post_hook=lambda named, exception: told.append("post"),
+    )  # fmt: skip
+    trial.kernel.target = Told()
+    trial.launch(8, 8)
+    before_launch = told.index("reset")
+    timed = [what for what in told[:before_launch] if what != "config"]
+    assert timed == ["pre", "launch", "post"] * (len(timed) // 3) and len(timed) > 3 * 40
+    assert all(
+        told[number - 1] == "config" for number, what in enumerate(told) if what == "pre"
+    )  # fmt: skip
+    assert told[before_launch:] == ["reset", "config", "launch"]
