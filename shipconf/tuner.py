@@ -187,9 +187,10 @@ def _end_if_broken(tuning: _Tuning, name: str, error: Exception) -> None:
         return
     plan.journal.failed(name, why, fatal=True)
     tuning.left_out[name] = why
+    then = "they are measured one by one" if name == IN_TURN else "this candidate is left out"
     raise tuning.error(
-        f"{name} broke the device's context ({why}). Restart the process: this candidate will "
-        "be left out. Every reason:",
+        f"{name} broke the device's context ({why}). Restart the process: {then} then. "
+        "Every reason:",
         fatal=True,
     ) from error
 
