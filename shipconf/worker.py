@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
 from typing import Any
 
 from . import forks, settings
@@ -33,6 +34,12 @@ IDLE_S = 60.0
 MOST_DEATHS = 20  # in one tuning, of which two are needed to leave a candidate out
 
 inside = False  # whether this process is a worker
+
+
+def _folder() -> Path | None:
+    with suppress(OSError):  # it may have been deleted
+        return Path.cwd()
+    return None
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Task:
     force: bool
     device: int | None
     environment: Mapping[str, str] = field(default_factory=settings.environment)
+    folder: Path | None = field(default_factory=_folder)  # which relative paths start from
 
 
 @dataclass(frozen=True)
@@ -261,6 +269,8 @@ def _serve_one(connection: Connection[Any, Any], forward: logging.Handler) -> bo
 def _answer(task: Task) -> Any:
     settings.take_environment(task.environment)
     try:
+        if task.folder is not None:
+            os.chdir(task.folder)
         find(task.workload)  # registers it, where it has a module of its own
         kernel = shipped(find(task.kernel))
     except Exception as error:

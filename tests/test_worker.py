@@ -372,6 +372,16 @@ def test_settings_are_those_of_the_task(module, process, tmp_path, monkeypatch, 
     assert len(records_in(store)) == len(records_in(tmp_path / "other")) == 1
 
 
+def test_relative_paths_start_from_where_this_process_is(module, process, tmp_path, monkeypatch):
+    monkeypatch.setenv("SHIPCONF_CACHE_DIR", "near")
+    kernel = module()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        process.tune(task(kernel))
+        assert len(records_in(tmp_path / name / "near")) == 1
+
+
 def test_an_idle_worker_holds_no_tensors_after_a_failure_either(module, process, tmp_path):
     build = """    import weakref
     if (HERE / "first").exists():
