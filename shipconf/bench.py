@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +33,7 @@ class Timing:
         if len(values) != 3:
             raise ValueError(f"do_bench returned {times_ms!r}, not one time for each quantile")
         median, p20, p80 = (float(value) for value in values)
-        if not 0 <= median < float("inf"):
+        if not all(0 <= value < math.inf for value in (median, p20, p80)):
             raise ValueError(f"do_bench returned {times_ms!r}, which is no time")
         return cls(median, p20, p80)
 

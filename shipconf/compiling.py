@@ -83,8 +83,8 @@ def _in_async_mode(
         yield from ready
         for future in as_completed(futures):
             pending, equal = futures[future]
-            # Asking the pending kernel is what puts it into the kernel's cache.
-            result = future.exception() or pending.result()
+            # Asking the pending kernel is what puts it into the kernel's cache; hooks run then.
+            result = future.exception() or _result(lambda kernel: kernel.result(), pending)
             for candidate in equal:
                 yield candidate, result
 

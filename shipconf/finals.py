@@ -42,7 +42,7 @@ class Finals(Generic[C]):
             self.times[finalist] += times[finalist]
             self._logs[finalist].append(math.log(max(statistics.median(times[finalist]), 1e-9)))
         self.rounds += 1
-        if self.rounds >= MIN_ROUNDS:
+        if self.live and self.rounds >= MIN_ROUNDS:  # in the round all may have failed
             self._narrow()
 
     def drop(self, finalist: C) -> None:

@@ -94,13 +94,11 @@ class Flight:
         if len(plan.candidates) == 1:
             return by_default(plan.candidates[0])
         outcome = tuner.tune(plan)
-        winner = outcome.winner
         timings = {
             to_triton(choice.flat, choice.pre_hook): [t.median, t.p20, t.p80]
             for choice, t in outcome.timings.items()
         }
-        best = to_triton(winner.flat, winner.pre_hook)
-        self._publish(query, best, timings, outcome.seconds)
+        self._publish(query, outcome.winner, timings, outcome.seconds)
         record = provenance.record(
             plan, outcome, query.key.nearest, self.resolver.subject.fingerprint,
             request.bound.options,
@@ -110,6 +108,7 @@ class Flight:
         path = self._keep(query, record)
         if path is not None:
             plan.journal.close()
+        winner = outcome.winner
         match = Match(dict(winner.flat), "tuned", "exact", record=record, path=path)
         return Remembered(winner.flat, winner.pre_hook, match)
 
@@ -219,17 +218,16 @@ class Flight:
         self.resolver.refresh(query.key, query.device)
         if not answer.stored and answer.record.time_ms is not None:
             self.resolver.add(query.key, query.device, answer.record, None)
+        if answer.seconds is None:  # another process had tuned it
+            return
         timings = {}
         for document, times_ms in answer.times_ms:
             with suppress(UnfitError):  # a knob that only the worker's own candidates have
-                timings[self._config(query, document)] = times_ms
-        if answer.seconds is not None:
-            best = self._config(query, answer.record.config)
-            self._publish(query, best, timings, answer.seconds)
-
-    def _config(self, query: Query, document: Mapping[str, Any]) -> Any:
-        choice = self.resolver.knobs.accept(document, frozenset(), query.device)
-        return to_triton(choice.flat, choice.pre_hook)
+                choice = self.resolver.knobs.accept(document, frozenset(), query.device)
+                timings[to_triton(choice.flat, choice.pre_hook)] = times_ms
+        with suppress(UnfitError):
+            winner = self.resolver.knobs.accept(answer.record.config, frozenset(), query.device)
+            self._publish(query, winner, timings, answer.seconds)
 
     def _keep(self, query: Query, record: Record) -> Path | None:
         """Write the record to the user store, or keep it in this process where that fails."""
@@ -251,14 +249,15 @@ class Flight:
         return path
 
     def _publish(
-        self, query: Query, best: Any, timings: dict[Any, list[float]], seconds: float
+        self, query: Query, winner: Choice, timings: dict[Any, list[float]], seconds: float
     ) -> None:
-        """Tell Triton's tools, as its own autotuner does; a worker leaves that to its parent."""
+        """Tell Triton's tools, as its own autotuner does; those of the process that asked."""
         import triton
 
         self.kernel.configs_timings, self.kernel.bench_time = timings, seconds
         if worker.inside:
             return
+        best = to_triton(winner.flat, winner.pre_hook)
         listener = getattr(triton.knobs.autotuning, "listener", None)
         if listener is not None:
             listener(

@@ -10,7 +10,7 @@ from typing import Any
 
 from .bench import Call, Timing
 from .finals import MIN_ROUNDS, Finals
-from .sampler import SHORT_MS, CallFailed, Sampler
+from .sampler import LAUNCHES_IN_GRAPH, SHORT_MS, CallFailed, Sampler
 
 log = logging.getLogger("shipconf.gpu_bench")
 
@@ -26,6 +26,7 @@ TURNS = 8  # launches of each finalist in a round
 ROUND_MS = 60.0  # about as long as a round takes at most, down to one turn
 CLEARING_MS = 0.06  # of the L2 cache, on an H200
 GRAPHS = 4  # placements for which a finalist is captured
+LEAST_MS = 0.001  # no launch lasts less, whatever a graph's time less another's says
 FINALS_S = 1.0  # for rounds beyond the least number, where the winner stays unclear
 
 
@@ -125,7 +126,12 @@ class GpuBench:
     def enough(self, finals: Finals[Any]) -> bool:
         """Whether the finals may end: decided, or out of time; and as long as `rep` asks."""
         if finals.rounds < MIN_ROUNDS or any(
-            sum(finals.times[finalist]) < self.rep_ms for finalist in finals.live
+            self._measured_ms(finals.times[finalist]) < self.rep_ms for finalist in finals.live
         ):
             return False
         return finals.decided or time.monotonic() - self._opened > FINALS_S
+
+    def _measured_ms(self, times: Sequence[float]) -> float:
+        """How long the launches took that these are the times of."""
+        launches = LAUNCHES_IN_GRAPH if self._empty is not None else 1
+        return launches * max(sum(times), LEAST_MS * len(times))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 from collections.abc import Iterator, Mapping
@@ -109,12 +110,12 @@ class Journal:
                     died_with, running = running or died_with, None
                 case {"event": "running", "candidate": str(candidate)}:
                     running = candidate
-                case {"event": "measured", "candidate": str(c), "times_ms": list(times)}:
-                    if comparable:
+                case {"event": "measured", "candidate": str(c), "times_ms": times}:
+                    if comparable and _are_times(times) and len(times) == 3:
                         history.times[c] = times
                     running = died_with = None
                 case {"event": "round", "times_ms": dict(times)}:
-                    if comparable:
+                    if comparable and all(map(_are_times, times.values())):
                         history.rounds.append(times)
                     running = died_with = None
                 case {"event": "failed", "candidate": str(c), "fatal": True, "reason": reason}:
@@ -127,6 +128,12 @@ class Journal:
         return history
 
 
+def _are_times(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(
+        isinstance(time, (int, float)) and 0 <= time < math.inf for time in value
+    )  # fmt: skip
+
+
 def events(path: Path | None) -> Iterator[dict[str, Any]]:
     """The events at the path; a line cut short by a kill is skipped."""
     try:
@@ -134,7 +141,7 @@ def events(path: Path | None) -> Iterator[dict[str, Any]]:
     except OSError:
         return
     for line in lines:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             event = json.loads(line)
             if isinstance(event, dict):
                 yield event

@@ -257,6 +257,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
                 self._remember(memory, key, found)
         return found
 
+    def take_over(self, found: Remembered | None) -> None:
+        """Have the next launches look up anew: a worker tuned, and `found` is what it found."""
+        if self._memory is not None:  # which has what served until now
+            self._memory.launches.clear()
+        self.latest = found or self.latest
+
     def remember(self, request: Request, found: Remembered) -> None:
         """Launch with this from now on, where the request's arguments come again."""
         memory = self._memory_for(request)
@@ -448,6 +454,11 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def identity(self) -> str:
         """The kernel's folder in the user store: its name, and a hash of what makes it this one."""
         return self.subject.identity
+
+    @property
+    def declared(self) -> tuple[str, ...]:
+        """The configs, as text."""
+        return tuple(str(from_triton(config)) for config in self.configs)
 
     @functools.cached_property
     def subject(self) -> Subject:

@@ -75,8 +75,11 @@ def _holds_address(value: Any) -> bool:
 
     if type(value) in (torch.Tensor, torch.nn.Parameter):
         return False
-    return isinstance(value, (tuple, list)) or any(
-        hasattr(value, name) for name in ("data_ptr", "base")
+    # NumPy's scalars have a base too, which is None.
+    return (
+        isinstance(value, (tuple, list))
+        or hasattr(value, "data_ptr")
+        or getattr(value, "base", None) is not None
     )
 
 

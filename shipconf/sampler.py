@@ -28,7 +28,7 @@ LAUNCHES_IN_GRAPH = 16
 
 
 class CallFailed(Exception):
-    """A launch raised; `index` says whose, its cause is the error."""
+    """A launch or a hook around it raised; `index` says whose, its cause is the error."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -58,7 +58,7 @@ class Sampler:
     def sample(self, calls: Sequence[Call], turns: int) -> list[list[float]]:
         """The times in ms of `turns` launches of each call, in turn.
 
-        Raises `CallFailed` for what a launch raises, and what the device does.
+        Raises `CallFailed` for what a call raises, and what the device does when it is waited for.
         """
         while True:
             try:
@@ -84,15 +84,15 @@ class Sampler:
         for _ in range(turns):
             for index, call in enumerate(calls):
                 start, end = next(events)
-                with call.around():
-                    self._clear()
-                    start.record()
-                    try:
+                try:
+                    with call.around():
+                        self._clear()
+                        start.record()
                         call.launch()
-                    except Exception as error:
-                        raise CallFailed(index) from error
-                    end.record()
-                    late += start.query()
+                        end.record()
+                        late += start.query()
+                except Exception as error:
+                    raise CallFailed(index) from error
         return late
 
     def _grow(self, count: int) -> None:
@@ -113,7 +113,12 @@ class Sampler:
 
     def replay(self, graphs: Sequence[Call], empty: Call, turns: int) -> list[list[float]]:
         """The times in ms of launches that graphs replay, in turn; `empty` only clears."""
-        *with_launches, clearings = self.sample([*graphs, empty], turns)
+        try:
+            *with_launches, clearings = self.sample([*graphs, empty], turns)
+        except CallFailed as failure:
+            if failure.index == len(graphs):  # not one of them
+                raise failure.__cause__ or failure from None
+            raise
         return [
             [max(0.0, time - clearing) / LAUNCHES_IN_GRAPH
              for time, clearing in zip(times, clearings)]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 import pickle
+import signal
+import sys
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -35,39 +40,52 @@ def serve(number: int) -> None:
     logger.addHandler(forward)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is interrupted too, and says so:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # so that the journal tells of it
+    with suppress(OSError):
+        os.dup2(2, 1)  # what a compiler prints is talk, not the parent's result
+    with suppress(EOFError, OSError):  # the parent is gone
+        while connection.poll(IDLE_S) and _serve_one(connection, forward):
+            gc.collect()  # an error's frames, which may hold tensors, are in cycles
+            release()
+
+
+def _serve_one(connection: Connection[Any, Any], forward: logging.Handler) -> bool:
+    """Answer a task; returns whether this process can do another."""
+    message = connection.recv_bytes()
     try:
-        while connection.poll(IDLE_S):
-            answer = _answer(connection.recv())
-            forward.acquire()
-            try:
-                connection.send(_portable(answer))
-            finally:
-                forward.release()
-            if isinstance(answer, TuningError) and answer.fatal:
-                return
-    except (EOFError, ConnectionError, KeyboardInterrupt):
-        return  # the parent is gone, or both were interrupted
+        task = pickle.loads(message)
+    except Exception as error:
+        answer: Any = Unreachable(f"the task cannot be read: {error!r}")
+    else:
+        answer = _answer(task)
+    forward.acquire()
+    try:
+        connection.send(_portable(answer))
+    finally:
+        forward.release()
+    return not (isinstance(answer, TuningError) and answer.fatal)
 
 
 def _answer(task: Task) -> Any:
     settings.take_environment(task.environment)
     try:
+        if task.folder is not None:
+            os.chdir(task.folder)
         find(task.workload)  # registers it, where it has a module of its own
         kernel = shipped(find(task.kernel))
     except Exception as error:
         return Unreachable(f"{task.kernel.module}: {error!r}")
-    if kernel is None or kernel.identity != task.identity:
+    if kernel is None or (kernel.identity, kernel.declared) != (task.identity, task.declared):
         return Unreachable(f"{task.kernel.module}:{task.kernel.name} is another kernel there")
     try:
         if task.device is not None:
             import torch
 
             torch.cuda.set_device(task.device)
-        answer = tuning.here(kernel, task.dtypes, task.values, task.force)
-        release()  # an idle worker holds no tensors
+        return tuning.here(kernel, task.dtypes, task.values, task.force)
     except Exception as error:
         return error
-    return answer
 
 
 def _portable(answer: Any) -> Any:

@@ -36,9 +36,16 @@ def load(target: str) -> Any:
 
 
 def shipped(value: Any) -> Any:
-    """The kernel made by `shipped_autotune` that the value is, below heuristics; or None."""
-    while value is not None and not hasattr(value, "resolve_for"):
-        value = getattr(value, "fn", None)
+    """The kernel made by `shipped_autotune` that the value is, below heuristics; or None.
+
+    The value may be anything that a module has. It is not asked, only looked at: a lazy module
+    would import, and a mock would answer to every name.
+    """
+    while value is not None and not hasattr(type(value), "resolve_for"):
+        try:
+            value = vars(value).get("fn")
+        except TypeError:  # it has no attributes of its own
+            return None
     return value
 
 

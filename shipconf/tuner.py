@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -88,15 +89,12 @@ def tune(plan: Plan) -> Outcome:
     try:
         with plan.hooks.preserved(plan.arguments.named):
             _measure_all(tuning)
+            outcome = _outcome(tuning)
     except Exception as error:
         if out_of_memory(error):
+            traceback.clear_frames(error.__traceback__)  # which hold copies of the tensors
             raise OutOfMemory(str(error)) from error
         raise
-    if not plan.candidates:
-        raise tuning.error("pruning left no candidate")
-    if not tuning.timings:
-        raise tuning.error("no candidate works; the reason of each:")
-    outcome = _outcome(tuning)
     if plan.hooks.pre_hook is not None:
         plan.hooks.pre_hook({**plan.arguments.named, **outcome.winner.flat}, reset_only=True)
     return outcome
@@ -188,9 +186,11 @@ def _end_if_broken(tuning: _Tuning, name: str, error: Exception) -> None:
     if plan.device.backend == "interpreter" or not context_is_broken(error):
         return
     plan.journal.failed(name, why, fatal=True)
+    tuning.left_out[name] = why
+    then = "they are measured one by one" if name == IN_TURN else "this candidate is left out"
     raise tuning.error(
-        f"{name} broke the device's context ({why}). Restart the process: this candidate will "
-        "be left out. Every reason:",
+        f"{name} broke the device's context ({why}). Restart the process: {then} then. "
+        "Every reason:",
         fatal=True,
     ) from error
 
@@ -203,24 +203,26 @@ def _hold_finals(tuning: _Tuning, bench: GpuBench) -> None:
     plan, known = tuning.plan, list(tuning.history.rounds)
     finals = Finals(_finalists(tuning, bench.finalists(tuning.best_ms)))
     placements = [plan.arguments, *copies(plan.arguments)]
-    bench.open_finals(
-        {choice: [plan.call(choice, given) for given in placements] for choice in finals.live},
-        tuning.best_ms,
-    )
-    while finals.live and not bench.enough(finals):
-        names = {choice: str(choice) for choice in finals.live}
-        if known and known[0].keys() >= set(names.values()):
-            earlier = known.pop(0)
-            finals.add({choice: earlier[name] for choice, name in names.items()})
-            continue
-        known.clear()
-        tuning.say("measured, the finals under way", len(plan.candidates), len(plan.candidates))
-        times = _round(tuning, bench, finals)
-        for choice in finals.live[:]:
-            if choice not in times:
-                finals.drop(choice)
-        finals.add(times)
-    bench.close()
+    try:
+        bench.open_finals(
+            {choice: [plan.call(choice, given) for given in placements] for choice in finals.live},
+            tuning.best_ms,
+        )
+        while finals.live and not bench.enough(finals):
+            names = {choice: str(choice) for choice in finals.live}
+            if known and known[0].keys() >= set(names.values()):
+                earlier = known.pop(0)
+                finals.add({choice: earlier[name] for choice, name in names.items()})
+                continue
+            known.clear()
+            tuning.say("measured, the finals under way", len(plan.candidates), len(plan.candidates))
+            times = _round(tuning, bench, finals)
+            for choice in finals.live[:]:
+                if choice not in times:
+                    finals.drop(choice)
+            finals.add(times)
+    finally:
+        bench.close()
     del placements
     release()
     for choice, samples in finals.times.items():
@@ -254,10 +256,12 @@ def _round(tuning: _Tuning, bench: GpuBench, finals: Finals[Choice]) -> dict[Cho
         except (KeyboardInterrupt, SystemExit):
             journal.stopped(name)
             raise
+        except TuningError:
+            raise
         except Exception as error:
-            if not isinstance(error, TuningError) and not out_of_memory(error):
-                tuning.left_out[name] = reason(error)
+            if not out_of_memory(error):
                 _end_if_broken(tuning, name, error)
+            journal.failed(name, reason(error))  # else the next run takes it for a death
             raise
     journal.round({str(choice): samples for choice, samples in times.items()})
     return times
@@ -270,9 +274,15 @@ def _in_turn(
     while group:
         try:
             return bench.round(group, number)
-        except CallFailed as failure:
-            assert isinstance(failure.__cause__, Exception)
-            _leave_out(tuning, group.pop(failure.index), failure.__cause__)
+        except CallFailed as caught:
+            failure = caught
+        # Outside, where what is raised has no context: its frames hold copies of the tensors.
+        error = failure.__cause__
+        assert isinstance(error, Exception)
+        if len(group) > 1 and not out_of_memory(error):
+            # A launch that raises may be told of what another one did before it.
+            _end_if_broken(tuning, IN_TURN, error)
+        _leave_out(tuning, group.pop(failure.index), error)
     return {}
 
 
@@ -281,13 +291,18 @@ def _in_turn(
 
 def _outcome(tuning: _Tuning) -> Outcome:
     plan, timings = tuning.plan, tuning.timings
+    if not plan.candidates:
+        raise tuning.error("pruning left no candidate")
+    if not timings:
+        raise tuning.error("no candidate works; the reason of each:")
     winner = tuning.winner or choose(plan.candidates, timings)
     default = timings.get(plan.default) if plan.default is not None else None
     seconds = time.monotonic() - tuning.started
-    speed_up = default.median / timings[winner].median if default else None
+    best_ms = timings[winner].median  # 0 where a user's clock says so
+    speed_up = default.median / best_ms if default and best_ms else None
     log.info(
         "tuned %s on %s for %s in %.1f s (%.1f of them compiling): %s, %.4g ms%s", plan.kernel,
-        plan.device, plan.key, seconds, tuning.compile_s, winner, timings[winner].median,
+        plan.device, plan.key, seconds, tuning.compile_s, winner, best_ms,
         f", {speed_up:.2f} times the default" if speed_up else "",
     )  # fmt: skip
     interpreted = plan.device.backend == "interpreter"

@@ -40,6 +40,7 @@ def tune(kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], *, force
         log.info("%s is tuned in this process: %s", kernel.name, error)
         return here(kernel, dtypes, values, force).record
     kernel.flight.take(query, answer)
+    kernel.take_over(kernel.resolver.near(query))
     return answer.record
 
 
@@ -59,7 +60,7 @@ def _task(
     if target is None or workload is None:
         return None
     index = devices.current_index()
-    return Task(target, workload, kernel.identity, dtypes, values, force, index)
+    return Task(target, workload, kernel.identity, kernel.declared, dtypes, values, force, index)
 
 
 def here(kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], force: bool) -> Answer:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -31,21 +33,30 @@ MOST_DEATHS = 20  # in one tuning, of which two are needed to leave a candidate 
 inside = False  # whether this process is a worker
 
 
+def _folder() -> Path | None:
+    with suppress(OSError):  # it may have been deleted
+        return Path.cwd()
+    return None
+
+
 @dataclass(frozen=True)
 class Task:
     """A tuning: of which kernel, for what, on which of the GPUs that this process sees.
 
-    `workload` is where the kernel's workload is registered; `identity` that of the kernel.
+    `workload` is where the kernel's workload is registered; `identity` and `declared` are the
+    kernel's.
     """
 
     kernel: Target
     workload: Target
     identity: str
+    declared: tuple[str, ...]
     dtypes: Any
     values: Mapping[str, Any]
     force: bool
     device: int | None
     environment: Mapping[str, str] = field(default_factory=settings.environment)
+    folder: Path | None = field(default_factory=_folder)  # which relative paths start from
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,11 @@ class Answer:
 
 
 class Unreachable(Exception):
-    """A worker does not find the same kernel; it is to be tuned in this process."""
+    """A worker cannot do the task, or not for the same kernel; this process is to do it."""
+
+
+class _Died(Exception):
+    """The worker is gone."""
 
 
 class Worker:
@@ -79,7 +94,7 @@ class Worker:
             while True:
                 try:
                     answer = self._ask(task)
-                except (EOFError, ConnectionError) as error:
+                except _Died as error:
                     deaths += 1
                     self._tell_of_death(task, deaths, error)
                     continue
@@ -111,32 +126,59 @@ class Worker:
         )  # fmt: skip
 
     def _ask(self, task: Task) -> Any:
+        try:
+            message = pickle.dumps(task)
+        except Exception as error:
+            raise Unreachable(f"the task cannot be sent: {error!r}") from error
         if self._connection is None or self._pid != os.getpid() or self._process is None or (
             self._process.poll() is not None
         ):  # fmt: skip
             self._start()
         connection = self._connection
         assert connection is not None
-        connection.send(task)
-        while True:
-            message = connection.recv()
-            if not isinstance(message, dict):
-                return message
-            record = logging.makeLogRecord(message)
-            if (logger := logging.getLogger(record.name)).isEnabledFor(record.levelno):
-                logger.handle(record)
+        try:
+            with _telling_of_death():
+                connection.send_bytes(message)
+            while True:
+                with _telling_of_death():
+                    answer = connection.recv()
+                if not isinstance(answer, dict):
+                    return answer
+                record = logging.makeLogRecord(answer)
+                if (logger := logging.getLogger(record.name)).isEnabledFor(record.levelno):
+                    logger.handle(record)
+        except _Died:
+            raise
+        except BaseException:
+            # Interrupted, say: what the worker would still say is no answer to a later task.
+            if self._process is not None:
+                self._process.terminate()
+            self.close()
+            raise
 
     def _start(self) -> None:
         self._connection, theirs = Pipe()
         self._pid = os.getpid()
-        number = theirs.fileno()
-        path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", f"from shipconf.serving import serve; serve({number})"],
-            pass_fds=[number], env={**settings.environment(), "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        theirs.close()
+        with theirs:
+            number = theirs.fileno()
+            # All of the path, since a folder that this process does not import from may have
+            # modules of the same names: the one that Python starts in, say.
+            program = (
+                f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}\n"
+                f"from shipconf.serving import serve; serve({number})"
+            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", program], pass_fds=[number], stdin=subprocess.DEVNULL
+                )
+            except OSError as error:
+                raise Unreachable(f"no process can be started: {error}") from error
+
+    def forget(self) -> None:
+        """Leave the process to the parent that this one was forked from."""
+        if self._connection is not None:
+            self._connection.close()  # else the worker would outlive the parent
+            self._connection = None
 
     def close(self) -> int | None:
         """End the process; returns its exit code."""
@@ -152,5 +194,15 @@ class Worker:
             return process.wait()
 
 
+@contextmanager
+def _telling_of_death() -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, OSError) as error:  # which may come in the middle of a message
+        raise _Died(str(error)) from error
+
+
 the_worker = Worker()
 atexit.register(the_worker.close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=the_worker.forget)

@@ -45,3 +45,11 @@ def clean_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Tem
 def store(clean_settings):
     """The user store of the test: an empty folder."""
     return clean_settings
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch):
+    """A stand-in for the GPU, which keeps its own time."""
+    from fake_gpu import installed
+
+    return installed(monkeypatch)

@@ -103,6 +103,26 @@ def test_rubbish_in_a_journal_is_skipped(path):
     assert list(history.times) == ["A"] and history.left_out == {}
 
 
+@pytest.mark.parametrize("times", [
+    "[]", "[1.0]", "[1.0, 1.0, 1.0, 1.0]", '["a", 1.0, 1.0]', "[null, 1, 1]", "[NaN, 1, 1]",
+    "[1, 1, Infinity]", "[-1, 1, 1]", "{}", "[" * 100_000,
+])  # fmt: skip
+def test_what_are_no_times_is_measured_again(times, path):
+    """A tuning that takes them for times would fail at every start."""
+    died_with(path, "A", candidate=None)
+    with path.open("a") as file:
+        file.write(
+            f'{{"event": "measured", "at": {{"M": 16}}, "candidate": "Z", "times_ms": {times}}}\n'
+        )
+        file.write(f'{{"event": "round", "at": {{"M": 16}}, "times_ms": {{"Z": {times}}}}}\n')
+    log = Journal(path, AT)
+    log.round({"A": [1.0], "B": [2.0, 3]})
+    history = log.start()
+    assert list(history.times) == ["A"]
+    assert history.rounds[-1] == {"A": [1.0], "B": [2.0, 3]}
+    assert all(len(round_.get("Z", [1])) in (1, 4) for round_ in history.rounds)
+
+
 def test_another_points_events_do_not_count(path):
     """One file has the journals of all tuned points of a key."""
     died_with(path, "A", candidate="B", at={"M": 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import logging
@@ -22,6 +23,7 @@ import shipconf
 from shipconf import Device, ShipconfWarning, TuningError, tuner
 from shipconf.bench import Call, Timing
 from shipconf.configs import Choice
+from shipconf.failures import OutOfMemory
 from shipconf.finals import MIN_ROUNDS
 from shipconf.gpu_bench import GpuBench
 from shipconf.hooks import Hooks
@@ -352,6 +354,15 @@ def test_where_every_finalist_fails_the_first_measurements_decide():
     assert block(outcome) == 64
 
 
+def test_where_every_finalist_fails_late_the_tuning_ends_with_the_reasons():
+    """After the rounds from which on the slower ones are dropped."""
+    times = {16: 1.001, 32: 1.0}  # a tie that four rounds do not decide
+    late = {b: [time] * MIN_ROUNDS + [RuntimeError(f"{b} fails")] for b, time in times.items()}
+    outcome = tuner.tune(plan(StandIn({**times, 64: 9.0}, late)))
+    assert block(outcome) == 64
+    assert [why[-8:] for why in outcome.left_out.values()] == ["16 fails", "32 fails"]
+
+
 def test_a_candidate_that_does_not_compile_is_left_out_unlaunched():
     def launch(block: int, warmup: bool) -> None:
         if block == 64:
@@ -369,7 +380,8 @@ def test_an_error_that_breaks_the_context_is_fatal_and_names_the_candidate(tmp_p
     monkeypatch.setattr(tuner, "context_is_broken", lambda error: "illegal" in str(error))
     journal = tmp_path / "told.journal"
     bench = StandIn({16: 1.0, 32: error, 64: 0.5})
-    with pytest.raises(TuningError, match=r"BLOCK=32.*broke the device's context") as caught:
+    message = r"BLOCK=32.*broke the device's context.*this candidate is left out"
+    with pytest.raises(TuningError, match=message) as caught:
         tuner.tune(plan(bench, path=journal))
     assert caught.value.fatal
     assert bench.measured("first") == [16, 32]
@@ -394,6 +406,83 @@ def test_an_error_in_the_finals_has_them_measured_one_by_one_next_time(tmp_path,
     outcome = tuner.tune(plan(last, path=journal))
     assert block(outcome) == 64 and last.measured("first") == []
     assert [name[:8] for name in outcome.left_out] == ["BLOCK=32"]
+
+
+class Blamed(StandIn):
+    """An illegal address in a round shows at the launch after the one at fault, while both run."""
+
+    def round(self, finalists: Any, number: int) -> dict[Any, list[float]]:
+        if len(finalists) > 1:
+            raise CallFailed(1) from RuntimeError("CUDA error: an illegal memory access")
+        return super().round(finalists, number)
+
+
+def test_a_finalist_is_not_left_out_for_what_another_one_did(tmp_path, monkeypatch):
+    monkeypatch.setattr(tuner, "context_is_broken", lambda error: "illegal" in str(error))
+    journal = tmp_path / "told.journal"
+    times = {16: 1.0, 32: 1.05, 64: 1.05}
+    message = "the finalists in turn broke .* they are measured one by one"
+    with pytest.raises(TuningError, match=message) as caught:
+        tuner.tune(plan(Blamed(times), path=journal))
+    assert list(caught.value.reasons) == ["the finalists in turn"]
+    last = Blamed(times)
+    outcome = tuner.tune(plan(last, path=journal))
+    assert outcome.left_out == {} and set(last.measured("round")) == set(BLOCKS)
+
+
+def test_out_of_memory_in_the_finals_is_no_death(tmp_path):
+    """Whether a launch tells of it or the device does."""
+    journal = tmp_path / "told.journal"
+    for table in ({32: oom()}, {32: RuntimeError("out of memory: illegal to name one")}):
+        for _ in range(2):
+            with pytest.raises(OutOfMemory):
+                tuner.tune(plan(StandIn({16: 1.0, 32: 1.0}, table), (16, 32), path=journal))
+    assert Journal(journal, {"M": 8}).start().left_out == {}
+
+
+def test_out_of_memory_in_the_finals_keeps_no_copy_alive(monkeypatch):
+    """Not even while the error is: the launch that falls back needs the memory."""
+    gone: list[weakref.ref[Any]] = []
+
+    def copied(arguments: Arguments) -> list[Arguments]:
+        copy = torch.zeros(1000)
+        gone.append(weakref.ref(copy))
+        return [Arguments((copy,), {}, {"out_ptr": copy})]
+
+    monkeypatch.setattr(tuner, "copies", copied)
+    bench = StandIn({16: 1.0, 32: 1.0}, {16: [1.0, oom()]})
+    with pytest.raises(OutOfMemory) as caught:
+        tuner.tune(plan(bench, (16, 32)))
+    assert caught.value.__cause__ is not None and gone[0]() is None
+
+
+def test_the_winner_s_own_hook_leaves_nothing_behind_when_the_winner_is_compiled():
+    """It may set what is compiled, and runs for that; the tensors end as they began."""
+    counted = torch.zeros(1, dtype=torch.int32)
+    hooked: list[int] = []
+
+    def hook(named: dict[str, Any]) -> None:
+        named["x"].add_(1)
+        hooked.append(named["BLOCK"])
+
+    given = plan(StandIn({16: 1.0, 32: 9.0}), (16, 32))
+    for candidate in given.candidates:
+        object.__setattr__(candidate, "pre_hook", hook)
+    given = dataclasses.replace(
+        given, arguments=Arguments((), {}, {"x": counted}), hooks=Hooks(restore_value=["x"])
+    )
+    compiled: list[int] = []
+    plain = given.launch
+
+    def launch(candidate: Choice, arguments: Arguments, warmup: bool) -> Any:
+        if warmup:
+            compiled.append(candidate.flat["BLOCK"])
+            assert hooked[-1] == compiled[-1]
+        return plain(candidate, arguments, warmup)
+
+    outcome = tuner.tune(dataclasses.replace(given, launch=launch))
+    assert block(outcome) == 16 and compiled[-1] == 16 and len(compiled) == 3
+    assert int(counted) == 0
 
 
 def test_rounds_of_the_finals_are_kept_and_not_repeated(tmp_path):

@@ -1,0 +1,316 @@
+"""Many candidates compiled at once, with Triton's asynchronous mode and on threads of our own."""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from shipconf import Device, compiling
+from shipconf.compiling import compile_all
+
+H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 232448)
+ACTIVE: contextvars.ContextVar[Any] = contextvars.ContextVar("active", default=None)
+
+
+class Mode:
+    """What Triton 3.6 and later have: binding on the calling thread, compiling on the pool's."""
+
+    def __init__(self, pool: Executor, ignore_errors: bool) -> None:
+        self.pool = pool
+        self.pending: dict[Any, Any] = {}
+
+    def __enter__(self) -> Mode:
+        ACTIVE.set(self)
+        return self
+
+    def submit(self, key: Any, compile_it: Callable[[], Any]) -> Any:
+        if key not in self.pending:
+            self.pending[key] = Pending(self.pool.submit(compile_it))
+        return self.pending[key]
+
+
+class Pending:
+    """A kernel that will be there; asked, it puts itself into the kernel's cache."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self.future = future
+
+    def result(self) -> Any:
+        compiled = self.future.result()
+        if isinstance(compiled.finish, Exception):
+            raise compiled.finish
+        compiled.asked = True
+        return compiled
+
+
+def compiled(shared: int = 0, finish: Exception | None = None) -> Any:
+    return SimpleNamespace(metadata=SimpleNamespace(shared=shared), asked=False, finish=finish)
+
+
+class Kernel:
+    """Compiles what it is told to; `threads` has where each candidate was compiled."""
+
+    def __init__(self) -> None:
+        self.device_caches: dict[int, Any] = {}
+        self.threads: dict[Any, int] = {}
+        self.bound: list[Any] = []
+        self.does: Callable[[Any], Any] = lambda candidate: compiled()
+        self.key: Callable[[Any], Any] = lambda candidate: candidate
+
+    def warm_up(self, candidate: Any) -> Any:
+        self.bound.append((candidate, threading.get_ident()))
+        if candidate == "unbound":
+            raise TypeError("cannot bind")
+
+        def compile_it() -> Any:
+            self.threads[candidate] = threading.get_ident()
+            return self.does(candidate)
+
+        mode = ACTIVE.get()
+        return compile_it() if mode is None else mode.submit(self.key(candidate), compile_it)
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    return Kernel()
+
+
+MODULE = "triton.runtime._async_compile"
+
+
+@pytest.fixture
+def mode(monkeypatch):
+    module = types.ModuleType(MODULE)
+    module.AsyncCompileMode = Mode  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, MODULE, module)
+
+
+@pytest.fixture
+def old(monkeypatch):
+    """Triton before 3.6, which has no such module."""
+    monkeypatch.setitem(sys.modules, MODULE, None)
+
+
+@pytest.fixture(params=["mode", "old"])
+def either(request):
+    """Whichever Triton it is."""
+    request.getfixturevalue(request.param)
+    return request.param
+
+
+def all_of(kernel: Kernel, *candidates: Any, **options: Any) -> dict[Any, Any]:
+    return dict(compile_all(candidates, kernel.warm_up, kernel, H200, **options))
+
+
+# --- whichever Triton it is -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("either")
+def test_every_candidate_comes_once_when_it_is_compiled(kernel):
+    assert all_of(kernel, *range(20)) == dict.fromkeys(range(20))
+    assert set(kernel.threads) == set(range(20))
+    assert all_of(kernel) == {}
+
+
+@pytest.mark.usefixtures("either")
+def test_candidates_come_as_they_are_done_not_in_order(kernel, monkeypatch):
+    monkeypatch.setattr(compiling, "workers", lambda: 2)
+    go_on = threading.Event()
+
+    def compile_it(candidate: str) -> Any:
+        if candidate == "slow":
+            assert go_on.wait(60)
+        return compiled()
+
+    kernel.does = compile_it
+    found = compile_all(["slow", "a", "b"], kernel.warm_up, kernel, H200)
+    assert sorted([next(found), next(found)]) == [("a", None), ("b", None)]
+    go_on.set()
+    assert list(found) == [("slow", None)]
+
+
+@pytest.mark.usefixtures("either")
+def test_a_compilation_that_fails_is_told_of_and_the_others_go_on(kernel):
+    def compile_it(candidate: str) -> Any:
+        if candidate == "bad":
+            raise ValueError("does not compile")
+        return compiled()
+
+    kernel.does = compile_it
+    found = all_of(kernel, "a", "bad", "unbound", "b")
+    assert str(found.pop("bad")) == "does not compile"
+    assert isinstance(found["unbound"], TypeError) and str(found.pop("unbound")) == "cannot bind"
+    assert found == {"a": None, "b": None}
+
+
+@pytest.mark.usefixtures("either")
+def test_what_needs_more_shared_memory_than_the_device_has_cannot_run(kernel):
+    """Told by its metadata, without a launch."""
+    kernel.does = lambda shared: compiled(shared)
+    found = all_of(kernel, 0, H200.shared_memory, H200.shared_memory + 1)
+    assert found.pop(232449) == "needs 232449 bytes of shared memory, the device has 232448"
+    assert set(found.values()) == {None}
+    unknown = Device("cuda", "NVIDIA H200", "sm_90", 132, 0)
+    assert list(compile_all([10**9], kernel.warm_up, kernel, unknown)) == [(10**9, None)]
+
+
+@pytest.mark.usefixtures("either")
+def test_a_tuning_that_ends_early_compiles_no_further(kernel, monkeypatch):
+    """What runs is waited for; what has not begun never does."""
+    monkeypatch.setattr(compiling, "workers", lambda: 1)
+    begun, closing = threading.Event(), threading.Event()
+
+    def compile_it(candidate: int) -> Any:
+        if candidate == 1:
+            begun.set()
+            assert closing.wait(60)
+        return compiled()
+
+    def shutdown(pool: Any, **options: Any) -> None:
+        closing.set()
+        plain_shutdown(pool, **options)
+
+    plain_shutdown = ThreadPoolExecutor.shutdown
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", shutdown)
+    kernel.does = compile_it
+    found = compile_all(range(50), kernel.warm_up, kernel, H200)
+    assert next(found) == (0, None) and begun.wait(60)
+    found.close()  # type: ignore[attr-defined]
+    assert set(kernel.threads) <= {0, 1, 2}
+
+
+def threads_of(kernel: Kernel) -> set[int]:
+    return set(kernel.threads.values())
+
+
+@pytest.mark.usefixtures("either")
+def test_as_many_compile_at_once_as_there_are_workers(kernel, monkeypatch):
+    monkeypatch.setattr(compiling, "workers", lambda: 4)
+    barrier = threading.Barrier(4)
+
+    def compile_it(candidate: int) -> Any:
+        barrier.wait(60)  # which breaks unless four are here
+        return compiled()
+
+    kernel.does = compile_it
+    assert all_of(kernel, *range(4)) == dict.fromkeys(range(4))
+    assert len(threads_of(kernel)) == 4 and threading.get_ident() not in threads_of(kernel)
+
+
+@pytest.mark.usefixtures("either")
+def test_with_in_turn_arguments_are_bound_one_by_one_on_this_thread(kernel):
+    """A hook changes arguments that all candidates share: a descriptor's block, say."""
+    all_of(kernel, 1, 2, 3, in_turn=True)
+    assert kernel.bound == [(number, threading.get_ident()) for number in (1, 2, 3)]
+
+
+def test_there_is_a_worker_for_each_processor_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {1, 5, 7}, raising=False)
+    assert compiling.workers() == 3
+
+
+# --- with Triton's mode -----------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("mode")
+def test_arguments_are_bound_on_the_calling_thread(kernel):
+    all_of(kernel, 1, 2, 3)
+    assert {thread for _, thread in kernel.bound} == {threading.get_ident()}
+
+
+@pytest.mark.usefixtures("mode")
+def test_equal_candidates_are_compiled_once_and_each_is_told_of(kernel):
+    """Configs that differ in what the compiler does not see."""
+    kernel.key = lambda candidate: candidate % 2
+    kernel.does = lambda candidate: compiled(shared=10**9 if candidate % 2 else 0)
+    found = all_of(kernel, 0, 1, 2, 3)
+    assert len(kernel.threads) == 2
+    assert (found[0], found[2]) == (None, None)
+    assert found[1] == found[3] and found[1].startswith("needs 1000000000 bytes")
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_compiled_kernel_is_put_into_the_kernel_s_cache(kernel):
+    """Asking for it does: else the first launch compiles it again."""
+    made = [compiled() for _ in range(3)]
+    kernel.does = lambda candidate: made[candidate]
+    all_of(kernel, 0, 1, 2)
+    assert [one.asked for one in made] == [True] * 3
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_hook_of_triton_s_that_fails_after_compiling_is_that_candidate_s_failure(kernel):
+    kernel.does = lambda candidate: compiled(finish=OSError("hook") if candidate == 1 else None)
+    found = all_of(kernel, 0, 1, 2)
+    assert isinstance(found[1], OSError) and (found[0], found[2]) == (None, None)
+
+
+@pytest.mark.usefixtures("mode")
+def test_what_is_launched_while_others_compile_is_none_of_the_mode_s_business(kernel):
+    """A launch in it would only be queued."""
+    for _ in compile_all(range(3), kernel.warm_up, kernel, H200):
+        assert ACTIVE.get() is None
+    assert ACTIVE.get() is None
+
+
+@pytest.mark.usefixtures("mode")
+def test_what_failed_or_was_cancelled_leaves_the_kernel_s_cache(kernel):
+    """Triton 3.6 and 3.7 leave it there, and a launch takes it for a compiled kernel."""
+
+    def ended(error: Exception | None) -> Any:
+        future: Future[Any] = Future()
+        if error is None:
+            future.set_result(compiled())
+        else:
+            future.set_exception(error)
+        return Pending(future)
+
+    cancelled: Future[Any] = Future()
+    cancelled.cancel()
+    cache = {
+        "done": ended(None), "failed": ended(ValueError()), "cancelled": Pending(cancelled),
+        "running": Pending(Future()), "compiled": compiled(),
+    }  # fmt: skip
+    kernel.device_caches = {0: (cache, "more"), 1: ({"failed": ended(ValueError())},)}
+    all_of(kernel, 1)
+    assert list(cache) == ["done", "running", "compiled"]
+    assert kernel.device_caches[1] == ({},)
+
+
+# --- on threads of our own --------------------------------------------------------------------
+
+
+@pytest.fixture
+def device_of(monkeypatch, old) -> Iterator[dict[int, int]]:
+    """Which GPU each thread is on; this one is on 3, a new one on 0."""
+    import torch
+
+    on = {threading.get_ident(): 3}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: on.get(threading.get_ident(), 0))
+    monkeypatch.setattr(
+        torch.cuda, "set_device", lambda index: on.__setitem__(threading.get_ident(), index)
+    )
+    yield on
+
+
+def test_each_thread_compiles_for_the_device_of_this_one(device_of, kernel):
+    all_of(kernel, *range(8))
+    assert {device_of.get(thread, 0) for thread in threads_of(kernel)} == {3}
+
+
+@pytest.mark.usefixtures("old")
+def test_with_in_turn_one_thread_does_it_all_in_order(kernel):
+    found = compile_all([1, 2, 3], kernel.warm_up, kernel, H200, in_turn=True)
+    assert next(found) == (1, None)
+    assert list(kernel.threads) == [1]  # the next begins when this one is taken
+    assert list(found) == [(2, None), (3, None)]
+    assert threads_of(kernel) == {threading.get_ident()}
