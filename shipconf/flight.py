@@ -204,10 +204,8 @@ class Flight:
         if files.held_by_this_thread(name):  # a kernel launched inside another's tuning
             yield
             return
-        try:
-            path = settings.cache_dir() / "v1" / f"{name}.lock"
-        except RuntimeError:
-            path = None
+        # Not in the user store: ranks with a store each may share a GPU.
+        path = settings.machine_dir() / f"{name}.lock"
         with files.lock(name, path, settings.lock_timeout_s()):
             yield
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import IntEnum
@@ -85,6 +86,12 @@ def cache_dir() -> Path:
         # `~` that nobody could expand: a store below the working directory would surprise.
         raise RuntimeError(_NO_HOME)
     return folder
+
+
+def machine_dir() -> Path:
+    """The folder of this user's locks for things of the machine: `/tmp/shipconf-1000` on Linux."""
+    user = os.getuid() if hasattr(os, "getuid") else "locks"
+    return Path(tempfile.gettempdir(), f"shipconf-{user}")
 
 
 def _user_cache() -> Path:

@@ -211,3 +211,13 @@ def test_the_device_name(monkeypatch):
     assert settings.device_name() == "NVIDIA H200"
     monkeypatch.setenv("SHIPCONF_DEVICE_NAME", "")
     assert settings.device_name() is None
+
+
+def test_locks_of_the_machine_are_the_user_s_whatever_the_store(monkeypatch, tmp_path):
+    """Ranks with a store each still take turns at a GPU."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folders = set()
+    for store in ("one", "two"):
+        monkeypatch.setenv("SHIPCONF_CACHE_DIR", str(tmp_path / store))
+        folders.add(settings.machine_dir())
+    assert folders == {tmp_path / f"shipconf-{os.getuid()}"}
