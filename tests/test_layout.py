@@ -19,10 +19,22 @@ PACKAGE = Path(shipconf.__file__).parent
 LAYERS = [
     {"forks"},
     {"errors", "fingerprint", "keys", "scopes", "settings", "targets"},
+    {"portfolio"},
     {"files", "globs", "hoisting", "memory", "records", "sources", "subject", "workload"}
     | {"hooks", "failures", "finals", "placement"},
-    {"compiling", "device", "journal", "misses", "splicing", "stores", "worker"},
-    {"bench", "configs", "environment", "vendor"},
+    {
+        "compiling",
+        "cover",
+        "device",
+        "journal",
+        "misses",
+        "occupancy",
+        "splicing",
+        "stores",
+        "worker",
+    },
+    {"bench", "choice", "configs", "environment", "vendor"},
+    {"quality"},
     {"sampler"},
     {"explain", "gpu_bench"},
     {"plan"},
@@ -181,7 +193,11 @@ def _top_imports(name: str, path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["keys", "records", "errors", "settings", "fingerprint", "memory", "sources"]
+    "name",
+    [
+        *("keys", "records", "errors", "settings", "fingerprint", "memory", "sources"),
+        *("portfolio", "occupancy", "choice", "cover", "quality"),
+    ],
 )
 def test_the_lowest_modules_need_the_standard_library_only(name):
     outside = {
