@@ -65,12 +65,26 @@ _KNOWN = ("fingerprint", "triton", "configs", "resources", "rows")
 _ROW = ("at", "time_ms", "programs")
 
 
-def from_document(document: Any, nearest: tuple[str, ...], path: object = "") -> Portfolio:
-    """The portfolio that parsed JSON describes. Raises `ConfigFileError` with every fault."""
-    faults = list(_faults(document, nearest))
+def from_list(documents: Any, nearest: tuple[str, ...], path: object = "") -> tuple[Portfolio, ...]:
+    """The portfolios of a file, from parsed JSON. Raises `ConfigFileError` with every fault."""
+    if not isinstance(documents, list):
+        raise ConfigFileError(path, [("portfolios", "must be a list")])
+    faults = [
+        (f"portfolios[{i}]{'.' if where else ''}{where}", what)
+        for i, document in enumerate(documents)
+        for where, what in _faults(document, nearest)
+    ]
     if faults:
-        where = [(f"portfolio.{name}".rstrip("."), what) for name, what in faults]
-        raise ConfigFileError(path, where)
+        raise ConfigFileError(path, faults)
+    return tuple(map(_portfolio, documents))
+
+
+def from_document(document: Any, nearest: tuple[str, ...]) -> Portfolio:
+    """One portfolio from parsed JSON. Raises `ConfigFileError` with every fault."""
+    return from_list([document], nearest)[0]
+
+
+def _portfolio(document: Mapping[str, Any]) -> Portfolio:
     return Portfolio(
         configs=tuple(document["configs"]),
         resources=tuple(document["resources"]),
