@@ -27,7 +27,12 @@ def command(subject: Subject, key: Key) -> str:
 
     `shipconf tune` reads the key from the same words.
     """
-    parts = ["shipconf", "tune", subject.target]
+    return tune_command(subject.target, key)
+
+
+def tune_command(target: str, key: Key) -> str:
+    """The command that tunes the kernel of that name for the key and the nearest values."""
+    parts = ["shipconf", "tune", target]
     for name, value in key.values.items():
         parts += ["-k", f"{name}={_word(to_json(value))}"]
     for name, near in key.nearest.items():

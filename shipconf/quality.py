@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .choice import Predictor
+from .choice import Predictor, surrounding
 from .keys import distance
 from .portfolio import Portfolio, Row, usable
 from .records import Device
@@ -60,15 +60,22 @@ def summary(losses: Iterable[float]) -> Summary:
 def left_out(portfolio: Portfolio, device: Device) -> list[Loss]:
     """For each tuned point what a choice from the others loses there, in the order of rows.
 
-    Points without any time, and what remains of a portfolio of one point, tell nothing.
+    Points without any time, and a portfolio of one point, tell nothing.
     """
-    found = []
+    found = [predicted(others, device, row) for row, others in _hiding(portfolio)]
+    return [loss for loss in found if loss is not None]
+
+
+def left_out_nearest(portfolio: Portfolio) -> list[Loss]:
+    """The same for a choice of the config that is fastest at the nearest of the other points."""
+    found = [nearest(others, row) for row, others in _hiding(portfolio)]
+    return [loss for loss in found if loss is not None]
+
+
+def _hiding(portfolio: Portfolio) -> Iterator[tuple[Row, Portfolio]]:
     for hidden, row in enumerate(portfolio.rows):
-        others = [other for i, other in enumerate(portfolio.rows) if i != hidden]
-        chosen = predicted(dataclasses.replace(portfolio, rows=tuple(others)), device, row)
-        if chosen is not None:
-            found.append(chosen)
-    return found
+        others = tuple(other for i, other in enumerate(portfolio.rows) if i != hidden)
+        yield row, dataclasses.replace(portfolio, rows=others)
 
 
 def predicted(
@@ -107,6 +114,37 @@ def oracle(row: Row, *, best_ms: float | None = None) -> Loss | None:
     if not any(map(usable, row.time_ms)):
         return None
     return _loss(row, fastest(row.time_ms), best_ms)
+
+
+def worth_tuning(losses: Sequence[Loss], most: int = 3) -> list[dict[str, int]]:
+    """The points that would help most if tuned next, the one that promises most first.
+
+    `losses` are those of `left_out`. A choice is least sure far from tuned points where these are
+    badly predicted by one another: each point halfway, in octaves, between two that are next to
+    each other counts as the mean of their losses times their distance. Where nothing is lost,
+    there is nothing to tune.
+    """
+    points = [(i, _octaves(loss.at)) for i, loss in enumerate(losses)]
+    known = [dict(loss.at) for loss in losses]
+    promises: dict[tuple[int, ...], tuple[float, dict[str, int]]] = {}
+    for i, one in enumerate(losses):
+        for j, _ in surrounding(_octaves(one.at), [point for point in points if point[0] != i]):
+            other = losses[j]
+            middle = {
+                name: round(math.sqrt(max(1, one.at[name]) * max(1, other.at[name])))
+                for name in one.at
+            }
+            promise = (one.loss + other.loss) / 2 * distance(one.at, other.at)
+            if promise > 0 and middle not in known:
+                name = tuple(middle.values())
+                promises[name] = max(promises.get(name, (0.0, middle)), (promise, middle),
+                                     key=lambda pair: pair[0])  # fmt: skip
+    ordered = sorted(promises.items(), key=lambda item: (-item[1][0], item[0]))
+    return [middle for _, (_, middle) in ordered[:most]]
+
+
+def _octaves(at: Mapping[str, int]) -> tuple[float, ...]:
+    return tuple(math.log2(max(1, value)) for value in at.values())
 
 
 def fastest(times: Sequence[float | None]) -> int:

@@ -181,7 +181,8 @@ def test_two_values_of_an_unknown_field_stay_in_two_files():
 
 TABLE = Portfolio(
     configs=({"BLOCK": 16}, {"BLOCK": 32}), resources=({"shared": 64}, {"shared": 128}),
-    rows=(Row(at={"M": 1}, time_ms=(1.0, 2.0), programs=(4, 2)),), fingerprint="1:a", triton="3.6.0",
+    rows=(Row(at={"M": 1}, time_ms=(1.0, 2.0), programs=(4, 2)),),
+    fingerprint="1:a", triton="3.6.0",
 )  # fmt: skip
 TURNED = dataclasses.replace(
     TABLE, configs=TABLE.configs[::-1], resources=TABLE.resources[::-1],
