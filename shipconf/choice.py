@@ -97,6 +97,14 @@ class Predictor:
         groups.pop((), None)
         self._groups = list(groups.items())
 
+    def distance(self, at: Mapping[str, int]) -> float:
+        """How far the nearest row is from the point, in octaves; infinite where there is none."""
+        asked = [math.log2(max(1, at[name])) for name in self._names]
+        return min(
+            (sum(abs(log - wanted) for log, wanted in zip(logs, asked)) for logs in self._logs),
+            default=math.inf,
+        )
+
     def _rounds(self, i: int, programs: Sequence[int] | None) -> float:
         if programs is None:
             return 1.0

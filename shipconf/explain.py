@@ -114,6 +114,9 @@ def explanation(
     lines += [f"uses: {_match_line(match)}" if match else f"uses: nothing stored; {why}"]
     if match is not None and match.record is not None:
         lines += _provenance(subject, match)
+    if match is not None and match.runner_up is not None:
+        second = config_text(match.runner_up.config)
+        lines.append(f"  runner-up: {match.runner_up}: {second}")
     lines.append("looked in:")
     for place in shelf.looked:
         count = sum(found.source == place.source and found.path is not None
@@ -130,6 +133,8 @@ def explanation(
 
 def _match_line(match: Match) -> str:
     near = f", {match.distance:.2f} octaves away" if match.rule == "nearest" else ""
+    if match.prediction is not None:
+        near = f": {match.prediction}, measured {match.distance:.2f} octaves away"
     at = f" at {dict(match.record.at)}" if match.record is not None and match.record.at else ""
     where = f" ({match.path})" if match.path else ""
     return f"{match.source}, {match.rule}{at}{near}: {config_text(_plain(match))}{where}"

@@ -256,7 +256,7 @@ def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
             reader.fault(f"records[{i}].at", "is doubled: one record for each point")
         seen.add(point)
     portfolios = _read_portfolios(document, nearest)
-    if portfolios:
+    if portfolios is not None:
         known.append("portfolios")
     return ConfigFile(
         kernel=reader.require(document, "kernel", str, ""),
@@ -265,17 +265,19 @@ def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
         dtypes=_read_dtypes(reader, document),
         nearest=nearest,
         records=records,
-        portfolios=portfolios,
+        portfolios=portfolios or (),
         extra={name: value for name, value in document.items() if name not in known},
     )
 
 
-def _read_portfolios(document: dict[str, Any], nearest: tuple[str, ...]) -> tuple[Portfolio, ...]:
-    """The portfolios, or none where one is malformed: it must not cost a launch its records."""
+def _read_portfolios(
+    document: dict[str, Any], nearest: tuple[str, ...]
+) -> tuple[Portfolio, ...] | None:
+    """The portfolios, None where one is malformed: it must not cost a launch its records."""
     try:
         return portfolio.from_list(document.get("portfolios", []), nearest)
     except ConfigFileError:
-        return ()
+        return None
 
 
 _DEVICE_FIELDS = ("backend", "name", "arch", "multiprocessors", "shared_memory")
