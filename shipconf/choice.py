@@ -16,8 +16,10 @@ multiprocessors), the rounds are equal and what remains is interpolation.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +81,8 @@ class Predictor:
             resident(config, resources, device)
             for config, resources in zip(portfolio.configs, portfolio.resources)
         ]
+        # A program of several CTAs takes as many places.
+        self._ctas = [config.get("num_ctas") or 1 for config in portfolio.configs]
         self._scaled = all(row.programs is not None for row in portfolio.rows)
         # For each row and config the logarithm of the time of one round.
         self._pace: list[list[float]] = []
@@ -95,22 +99,24 @@ class Predictor:
             rows = tuple(r for r, pace in enumerate(self._pace) if not math.isnan(pace[i]))
             groups.setdefault(rows, []).append(i)
         groups.pop((), None)
-        self._groups = list(groups.items())
+        self._groups = [
+            ([(row, self._logs[row]) for row in rows], indices) for rows, indices in groups.items()
+        ]
 
     def distance(self, at: Mapping[str, int]) -> float:
         """How far the nearest row is from the point, in octaves; infinite where there is none."""
         asked = [math.log2(max(1, at[name])) for name in self._names]
         return min(
-            (sum(abs(log - wanted) for log, wanted in zip(logs, asked)) for logs in self._logs),
+            (sum(map(abs, map(operator.sub, logs, asked))) for logs in self._logs),
             default=math.inf,
         )
 
     def _rounds(self, i: int, programs: Sequence[int] | None) -> float:
         if programs is None:
             return 1.0
-        # A program of several CTAs takes as many places.
-        ctas = self.portfolio.configs[i].get("num_ctas") or 1
-        return rounds(programs[i] * ctas, self._resident[i], self._multiprocessors, self._shared)
+        return rounds(
+            programs[i] * self._ctas[i], self._resident[i], self._multiprocessors, self._shared
+        )
 
     def predict(
         self, at: Mapping[str, int], programs: Sequence[int] | None = None
@@ -121,24 +127,45 @@ class Predictor:
         for each config of the portfolio; without them, or where the portfolio does not know its
         own, times are interpolated and nothing is said about waves.
         """
-        asked = [math.log2(max(1, at[name])) for name in self._names]
         counts = programs if self._scaled else None
+        return [self._prediction(i, time_ms, counts) for time_ms, i in self._times(at, counts)]
+
+    def first(
+        self, at: Mapping[str, int], programs: Sequence[int] | None,
+        serves: Callable[[int], bool], most: int = 2,
+    ) -> list[Prediction]:  # fmt: skip
+        """The first of `predict` whose indices serve, asked in order and no further than needed."""
+        counts = programs if self._scaled else None
+        serving = ((time_ms, i) for time_ms, i in self._times(at, counts) if serves(i))
+        return [
+            self._prediction(i, time_ms, counts) for time_ms, i in itertools.islice(serving, most)
+        ]
+
+    def _times(
+        self, at: Mapping[str, int], programs: Sequence[int] | None
+    ) -> list[tuple[float, int]]:
+        """The predicted times with their configs' indices, ascending."""
+        asked = [math.log2(max(1, at[name])) for name in self._names]
         found = []
-        for rows, indices in self._groups:
-            near = surrounding(asked, [(r, self._logs[r]) for r in rows])
+        for points, indices in self._groups:
+            near = [(weight, self._pace[row]) for row, weight in surrounding(asked, points)]
             for i in indices:
-                pace = sum(weight * self._pace[r][i] for r, weight in near)
-                time_ms = math.exp(pace) * self._rounds(i, counts)
-                config = self.portfolio.configs[i]
-                found.append(Prediction(i, config, time_ms, self._waves(i, counts)))
-        found.sort(key=lambda one: (one.time_ms, one.index))
+                pace = 0.0
+                for weight, paces in near:
+                    pace += weight * paces[i]
+                found.append((math.exp(pace) * self._rounds(i, programs), i))
+        found.sort()
         return found
+
+    def _prediction(self, i: int, time_ms: float, programs: Sequence[int] | None) -> Prediction:
+        return Prediction(i, self.portfolio.configs[i], time_ms, self._waves(i, programs))
 
     def _waves(self, i: int, programs: Sequence[int] | None) -> int | None:
         if programs is None or not self._multiprocessors:
             return None
-        ctas = self.portfolio.configs[i].get("num_ctas") or 1
-        return max(1, -(-programs[i] * ctas // (self._resident[i] * self._multiprocessors)))
+        return max(
+            1, -(-programs[i] * self._ctas[i] // (self._resident[i] * self._multiprocessors))
+        )
 
 
 def predict(
@@ -163,7 +190,7 @@ def surrounding(
     """
     offsets = []
     for number, logs in points:
-        offset = [log - wanted for log, wanted in zip(logs, asked)]
+        offset = list(map(operator.sub, logs, asked))
         offsets.append((sum(map(abs, offset)), number, offset))
     offsets.sort()
     kept: list[tuple[float, int, list[float]]] = []

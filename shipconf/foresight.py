@@ -89,18 +89,18 @@ class Foresight:
                 why = f"the grid fails for one of its configs: {type(error).__name__}: {line}"
                 self._distrust(table, why)
                 continue
-            predictions = prepared.predictor.predict(query.key.nearest, sizes)
-            # Asked in order and no further than the second, since a predicate may be slow.
-            serving = (
-                (choice, prediction)
-                for prediction in predictions
-                if (choice := choices[prediction.index]) is not None
-                and not is_bad(choice)
-                and query.allows(choice, octaves)
-            )
-            best, second = next(serving, None), next(serving, None)
-            if best is not None:
-                return Foreseen(best[0], table, octaves, best[1], second[1] if second else None)
+
+            def serves(
+                i: int, choices: list[Choice | None] = choices, octaves: float = octaves
+            ) -> bool:
+                choice = choices[i]
+                return choice is not None and not is_bad(choice) and query.allows(choice, octaves)
+
+            best = prepared.predictor.first(query.key.nearest, sizes, serves)
+            choice = choices[best[0].index] if best else None
+            if choice is not None:
+                runner_up = best[1] if len(best) > 1 else None
+                return Foreseen(choice, table, octaves, best[0], runner_up)
         return None
 
     def _prepare(self, table: Tabled) -> _Prepared:

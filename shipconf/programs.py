@@ -17,7 +17,7 @@ def of_grid(grid: Any, named: Mapping[str, Any]) -> int:
     """
     size = grid(named) if callable(grid) else grid
     sizes = size if isinstance(size, (tuple, list)) else (size,)
-    return math.prod(operator.index(extent) for extent in sizes)
+    return math.prod(map(operator.index, sizes))
 
 
 def told(portfolio: Portfolio, at: Mapping[str, int]) -> list[int] | None:

@@ -283,3 +283,29 @@ def test_one_predictor_answers_as_a_fresh_one():
         assert kept.predict(row.at, row.programs) == predict(
             stored, measured.device(), row.at, row.programs
         )
+
+
+def test_the_first_that_serve_are_those_of_the_whole_prediction():
+    """And no more configs are asked about than it takes to find them."""
+    stored = measured.at(measured.tables()[0], measured.OCTAVES)
+    kept = Predictor(stored, measured.device())
+    for row in measured.tables()[0].rows:
+        every = kept.predict(row.at, row.programs)
+        asked: list[int] = []
+
+        def serves(index: int, asked: list[int] = asked, every: Any = every) -> bool:
+            asked.append(index)
+            return index != every[0].index
+
+        assert kept.first(row.at, row.programs, serves) == every[1:3]
+        assert asked == [one.index for one in every[:3]]
+        assert kept.first(row.at, row.programs, lambda index: False) == []
+
+
+def test_the_distance_is_that_to_the_nearest_row():
+    table = portfolio({(16, 1): [1.0], (64, 4): [2.0]})
+    kept = Predictor(table, TEN)
+    assert kept.distance({"M": 32, "B": 4}) == pytest.approx(1.0)
+    assert kept.distance({"M": 16, "B": 0}) == 0.0
+    empty = Portfolio(configs=({"BLOCK": 1},), resources=({},), rows=())
+    assert Predictor(empty, TEN).distance({"M": 1}) == math.inf

@@ -414,3 +414,11 @@ def test_a_malformed_portfolio_that_is_shipped_stays_as_it_is(package, shipped, 
     assert json.loads(shipped.read_text())["portfolios"] == [7]
     beside = shipped.with_name(shipped.name.replace(".json", "~2.json"))
     assert blocks(beside) == {64: 32} and shipped_tables(beside) == [("1:a", [1])]
+
+
+def test_importing_the_kernels_leaves_portfolios_of_other_versions_behind(package, shipped, store):
+    unmarked = {name: value for name, value in table(64).items() if name != "fingerprint"}
+    put(store, record(32, 1), portfolios=[table(1), unmarked])
+    assert run(package, "--import") == 0
+    held = json.loads(shipped.read_text())["portfolios"]
+    assert [one.get("fingerprint") for one in held] == [None]
