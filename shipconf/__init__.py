@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .adopting import adopt as adopt
+    from .adopting import adopt_all as adopt_all
     from .errors import ConfigFileError as ConfigFileError
     from .errors import LockTimeout as LockTimeout
     from .errors import OfflineError as OfflineError
@@ -33,6 +35,8 @@ _HOME = {
     "Launch": "workload",
     "offline": "settings",
     "override": "kernel",
+    "adopt": "adopting",
+    "adopt_all": "adopting",
     "ShipconfError": "errors",
     "OfflineError": "errors",
     "TuningError": "errors",

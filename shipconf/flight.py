@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import bench, files, journal, provenance, settings, stores, tuner
+from . import bench, files, journal, provenance, settings, stores, tuner, worker
 from . import device as devices
 from .configs import Choice, UnfitError, distinct, from_triton, to_triton
 from .errors import LockTimeout, warn_once
@@ -19,7 +19,7 @@ from .hooks import Hooks
 from .keys import TIE
 from .memory import Remembered
 from .placement import Arguments
-from .plan import Outcome, Plan
+from .plan import Plan
 from .records import Record
 from .resolver import Match, Query, Request, Resolver, by_default
 from .worker import Answer
@@ -94,7 +94,13 @@ class Flight:
         if len(plan.candidates) == 1:
             return by_default(plan.candidates[0])
         outcome = tuner.tune(plan)
-        self._publish(plan, outcome, request)
+        winner = outcome.winner
+        timings = {
+            to_triton(choice.flat, choice.pre_hook): [t.median, t.p20, t.p80]
+            for choice, t in outcome.timings.items()
+        }
+        best = to_triton(winner.flat, winner.pre_hook)
+        self._publish(query, best, timings, outcome.seconds)
         record = provenance.record(
             plan, outcome, query.key.nearest, self.resolver.subject.fingerprint,
             request.bound.options,
@@ -104,7 +110,6 @@ class Flight:
         path = self._keep(query, record)
         if path is not None:
             plan.journal.close()
-        winner = outcome.winner
         match = Match(dict(winner.flat), "tuned", "exact", record=record, path=path)
         return Remembered(winner.flat, winner.pre_hook, match)
 
@@ -217,9 +222,14 @@ class Flight:
         timings = {}
         for document, times_ms in answer.times_ms:
             with suppress(UnfitError):  # a knob that only the worker's own candidates have
-                choice = self.resolver.knobs.accept(document, frozenset(), query.device)
-                timings[to_triton(choice.flat, choice.pre_hook)] = times_ms
-        self.kernel.configs_timings, self.kernel.bench_time = timings, answer.seconds
+                timings[self._config(query, document)] = times_ms
+        if answer.seconds is not None:
+            best = self._config(query, answer.record.config)
+            self._publish(query, best, timings, answer.seconds)
+
+    def _config(self, query: Query, document: Mapping[str, Any]) -> Any:
+        choice = self.resolver.knobs.accept(document, frozenset(), query.device)
+        return to_triton(choice.flat, choice.pre_hook)
 
     def _keep(self, query: Query, record: Record) -> Path | None:
         """Write the record to the user store, or keep it in this process where that fails."""
@@ -240,27 +250,25 @@ class Flight:
         self.resolver.add(query.key, query.device, record, path)
         return path
 
-    def _publish(self, plan: Plan, outcome: Outcome, request: Request) -> None:
-        """Tell Triton's tools, as its own autotuner does."""
+    def _publish(
+        self, query: Query, best: Any, timings: dict[Any, list[float]], seconds: float
+    ) -> None:
+        """Tell Triton's tools, as its own autotuner does; a worker leaves that to its parent."""
         import triton
 
-        timings = {
-            to_triton(choice.flat, choice.pre_hook): [t.median, t.p20, t.p80]
-            for choice, t in outcome.timings.items()
-        }
-        best = to_triton(outcome.winner.flat, outcome.winner.pre_hook)
-        self.kernel.configs_timings = timings
-        self.kernel.bench_time = outcome.seconds
+        self.kernel.configs_timings, self.kernel.bench_time = timings, seconds
+        if worker.inside:
+            return
         listener = getattr(triton.knobs.autotuning, "listener", None)
         if listener is not None:
             listener(
-                fn=plan.jit, key=request.query.key.exact, best_config=best,
-                configs_timings=timings, duration=outcome.seconds, cache_hit=False,
+                fn=_innermost(self.kernel.fn), key=query.key.exact, best_config=best,
+                configs_timings=timings, duration=seconds, cache_hit=False,
             )  # fmt: skip
         if triton.knobs.autotuning.print:
             sys.stdout.write(
-                f"Triton autotuning for function {plan.kernel},\nwith key as {plan.key},\n"
-                f"finished after {outcome.seconds:.2f}s,\nbest config selected: {best};\n"
+                f"Triton autotuning for function {self.kernel.name},\nwith key as {query.key},\n"
+                f"finished after {seconds:.2f}s,\nbest config selected: {best};\n"
             )
 
     def _lock_path(self, query: Query) -> Path | None:

@@ -208,7 +208,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         self, args: Any, kwargs: dict[str, Any], grid: Any = None, warmup: bool = False
     ) -> Request:
         bound = self._binder.bind(args, kwargs)
-        self._check_heuristics()
+        self.check_heuristics()
         for knob in sorted(self.resolver.knobs.set_by_configs & bound.passed):
             raise ValueError(
                 f"{self.name}: the launch passes {knob!r}, which the configs set; drop it from "
@@ -227,7 +227,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         """Whether the author's predicate lets a stored config serve these arguments."""
         return self._valid is None or bool(self._valid(dict(choice.flat), named))
 
-    def _check_heuristics(self) -> None:
+    def check_heuristics(self) -> None:
+        """Raise `ValueError` where a heuristic sets what the configs set, or the key reads."""
         fn = self.fn
         while hasattr(fn, "fn"):
             for name in getattr(fn, "values", {}):

@@ -73,5 +73,8 @@ def here(kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], force: b
     record = found.match.record or Record(
         at=request.query.key.nearest, config=Choice(found.flat).document
     )
+    stored = found.match.path is not None
+    if found.match.source != "tuned":  # another process did, or there is no choice
+        return Answer(record, stored, [], None)
     times_ms = [(from_triton(c).document, list(t)) for c, t in kernel.configs_timings.items()]
-    return Answer(record, found.match.path is not None, times_ms, kernel.bench_time)
+    return Answer(record, stored, times_ms, kernel.bench_time)

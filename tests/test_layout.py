@@ -44,7 +44,7 @@ LAYERS = [
     {"flight"},
     {"lookup", "tuning"},
     {"kernel", "serving", "points"},
-    {"reading"},
+    {"reading", "adopting"},
     {"interop"},
     {"inventory"},
     {"selection", "declared", "clearing"},

@@ -995,7 +995,8 @@ def test_misses_are_noted_as_lines(subject, tmp_path, monkeypatch):
     assert lines == [
         {
             "kernel": "gemm", "target": subject.target,
-            "key": {"N": {"tuple": [1, {"dtype": "int8"}]}, "K": 4096}, "nearest": {"M": 7}, "dtypes": HALF, "device": "NVIDIA L4",
+            "key": {"N": {"tuple": [1, {"dtype": "int8"}]}, "K": 4096},
+            "nearest": {"M": 7}, "dtypes": HALF, "device": "NVIDIA L4",
         },
         {
             "kernel": "gemm", "target": subject.target, "key": {"N": 4096, "K": 4096},

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import triton
 from kernels import Trial
 from packages import records_in
 
@@ -119,6 +120,32 @@ def test_a_worker_tunes_into_the_store_and_answers_with_all_times(module, proces
     assert noted(tmp_path) == [16, 32, 64] * 2
     assert len(set(noted(tmp_path, "processes")) - {os.getpid()}) == 1
     assert process.close() == 0
+
+
+def test_what_a_worker_tuned_counts_here(module, process, tmp_path, monkeypatch, capsys):
+    """Its record serves, its times are there, and Triton's tools are told, by this process."""
+    told: list[Any] = []
+    if hasattr(triton.knobs.autotuning, "listener"):
+        monkeypatch.setattr(triton.knobs.autotuning, "listener", lambda **news: told.append(news))
+    monkeypatch.setenv("TRITON_PRINT_AUTOTUNING", "1")
+    kernel = module()
+    answer = process.tune(task(kernel))
+    kernel.flight.take(kernel.query_for("int32", None, {"N": 8}), answer)
+    assert {c.kwargs["BLOCK"]: t[0] for c, t in kernel.configs_timings.items()} == {
+        16: 4.0, 32: 2.0, 64: 1.0,
+    }  # fmt: skip
+    assert "best config selected: BLOCK: 64" in capsys.readouterr().out
+    assert [news["best_config"].kwargs for news in told] in ([], [{"BLOCK": 64}])
+    kernel[(1,)](sys.modules[NAME].out, 8)
+    assert kernel.best_config.kwargs == {"BLOCK": 64} and noted(tmp_path) == [16, 32, 64]
+
+
+def test_a_record_that_another_process_tuned_brings_no_times(module, process, tmp_path):
+    kernel = module()
+    process.tune(task(kernel))
+    answer = process.tune(task(kernel))
+    assert answer.record.config["BLOCK"] == 64 and (answer.times_ms, answer.seconds) == ([], None)
+    assert noted(tmp_path) == [16, 32, 64]
 
 
 def test_a_candidate_that_kills_its_process_costs_one_candidate(module, process, tmp_path, caplog):

@@ -15,8 +15,8 @@ from ..selection import RIGORS, Selection
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def add_command(commands: Any, name: str, run: Any, *, help: str, more: str = "", example: str
-                ) -> argparse.ArgumentParser:  # fmt: skip
+def add_command(commands: Any, name: str, run: Any, *, help: str, more: str = "", example: str,
+                document: bool = True) -> argparse.ArgumentParser:  # fmt: skip
     """A command of `shipconf`, with an example and the exit codes below its arguments."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=help,
@@ -25,7 +25,8 @@ def add_command(commands: Any, name: str, run: Any, *, help: str, more: str = ""
                "exit codes: 0 done, 1 findings, 2 usage or input, 130 interrupted",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
+    if document:
+        parser.add_argument("--json", action="store_true", help="print one JSON document on stdout")
     parser.set_defaults(run=run)
     return parser
 
