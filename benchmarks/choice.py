@@ -61,23 +61,7 @@ class Table:
         if within is not None:
             times = [[row.time_ms[i] for i in winners] for row in rows]
             winners = [winners[i] for i in fewest(times, within=within)]
-        return Table(self.name, only(self.measured, winners), self.device)
-
-
-def only(portfolio: Portfolio, configs: Sequence[int]) -> Portfolio:
-    """The portfolio with these of its configs."""
-    return Portfolio(
-        configs=tuple(portfolio.configs[i] for i in configs),
-        resources=tuple(portfolio.resources[i] for i in configs),
-        rows=tuple(
-            Row(
-                at=row.at,
-                time_ms=tuple(row.time_ms[i] for i in configs),
-                programs=tuple(row.programs[i] for i in configs) if row.programs else None,
-            )
-            for row in portfolio.rows
-        ),
-    )
+        return Table(self.name, self.measured.only(winners), self.device)
 
 
 def read(path: Path, arch: str, shared_memory: int) -> list[Table]:
@@ -216,7 +200,7 @@ def cost(full: Table) -> tuple[float, float, int, int]:
     """Microseconds for a choice and for reading a table, with so many configs and points."""
     whole = full.measured
     step = max(1, len(whole.configs) // 10)
-    kept = only(whole, range(0, len(whole.configs), step)[:10])
+    kept = whole.only(range(0, len(whole.configs), step)[:10])
     asked = next(row for row in kept.rows if row.at["M"] not in OCTAVES and row.at["M"] > 500)
     rows = tuple(
         row for row in kept.rows if row.at["M"] in OCTAVES and all(map(usable, row.time_ms))

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .portfolio import usable
+from .portfolio import Portfolio, usable
 
 SEARCHED = 20_000  # steps of the search for a smaller cover than the greedy one
 Times = Sequence[Sequence[float | None]]
+
+
+def covering(table: Portfolio, *, within: float = 0.03, most: int = 10) -> Portfolio:
+    """The portfolio to keep of a table of winners, each measured at every tuned point.
+
+    It has the fewest configs that serve every point within the loss, as `fewest` chooses them.
+    """
+    return table.only(fewest([row.time_ms for row in table.rows], within=within, most=most))
 
 
 def fewest(times: Times, *, within: float = 0.03, most: int = 10) -> list[int]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import ConfigFileError
@@ -44,6 +44,23 @@ class Portfolio:
     fingerprint: str | None = None
     triton: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def only(self, indices: Sequence[int]) -> Portfolio:
+        """The portfolio with these of its configs, in this order, measured at all its points."""
+        return replace(
+            self,
+            configs=tuple(self.configs[i] for i in indices),
+            resources=tuple(self.resources[i] for i in indices),
+            rows=tuple(
+                replace(
+                    row,
+                    time_ms=tuple(row.time_ms[i] for i in indices),
+                    programs=None if row.programs is None
+                    else tuple(row.programs[i] for i in indices),
+                )
+                for row in self.rows
+            ),
+        )  # fmt: skip
 
     def gaps(self) -> Iterator[Fault]:
         """The times that nothing can be predicted from, each with its place in the portfolio."""

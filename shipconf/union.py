@@ -139,20 +139,7 @@ def unite_portfolios(portfolios: Iterable[Portfolio]) -> tuple[Portfolio, ...]:
 def _in_order(portfolio: Portfolio) -> Portfolio:
     """The portfolio with its configs in one order, whoever wrote it."""
     texts = [_text(config) for config in portfolio.configs]
-    order = sorted(range(len(texts)), key=texts.__getitem__)
-    return dataclasses.replace(
-        portfolio,
-        configs=tuple(portfolio.configs[i] for i in order),
-        resources=tuple(portfolio.resources[i] for i in order),
-        rows=tuple(
-            dataclasses.replace(
-                row,
-                time_ms=tuple(row.time_ms[i] for i in order),
-                programs=None if row.programs is None else tuple(row.programs[i] for i in order),
-            )
-            for row in portfolio.rows
-        ),
-    )
+    return portfolio.only(sorted(range(len(texts)), key=texts.__getitem__))
 
 
 def _row_strength(row: Row) -> tuple[int, float, str]:

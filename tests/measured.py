@@ -38,20 +38,3 @@ def at(table: Portfolio, points: Sequence[int]) -> Portfolio:
     """The table with its rows at these points alone."""
     rows = tuple(row for row in table.rows if row.at["M"] in points)
     return dataclasses.replace(table, rows=rows)
-
-
-def only(table: Portfolio, configs: Sequence[int]) -> Portfolio:
-    """The table with these of its configs."""
-    return dataclasses.replace(
-        table,
-        configs=tuple(table.configs[i] for i in configs),
-        resources=tuple(table.resources[i] for i in configs),
-        rows=tuple(
-            dataclasses.replace(
-                row,
-                time_ms=tuple(row.time_ms[i] for i in configs),
-                programs=tuple(row.programs[i] for i in configs) if row.programs else None,
-            )
-            for row in table.rows
-        ),
-    )

@@ -60,7 +60,7 @@ def losses(rule: str, points: Sequence[int], within: float | None = None) -> Sum
         if within is not None:
             times = [[row.time_ms[i] for i in winners] for row in tuned.rows]
             winners = [winners[i] for i in fewest(times, within=within)]
-        kept, stored = measured.only(whole, winners), measured.only(tuned, winners)
+        kept, stored = whole.only(winners), tuned.only(winners)
         assert len(stored.configs) <= 10
         for row in kept.rows:
             if row.at["M"] in points:

@@ -8,7 +8,7 @@ import random
 import measured
 import pytest
 
-from shipconf.cover import fewest
+from shipconf.cover import covering, fewest
 
 
 def served(times, chosen, within):
@@ -72,3 +72,19 @@ def test_a_large_table_is_covered_in_bounded_time():
 def test_a_cover_of_nothing_is_refused(wrong):
     with pytest.raises(ValueError, match="1 config or more"):
         fewest([[1.0]], **wrong)
+
+
+def test_the_portfolio_to_keep_has_every_row_and_the_chosen_configs_alone():
+    """With their own resources, times and grids."""
+    for table in measured.tables():
+        tuned = measured.at(table, measured.OCTAVES)
+        kept = covering(tuned)
+        chosen = fewest([row.time_ms for row in tuned.rows])
+        assert 1 < len(chosen) <= 6
+        assert [table.configs.index(config) for config in kept.configs] == chosen
+        assert kept.resources == tuple(table.resources[i] for i in chosen)
+        assert [row.at for row in kept.rows] == [row.at for row in tuned.rows]
+        for row, whole in zip(kept.rows, tuned.rows, strict=True):
+            assert row.time_ms == tuple(whole.time_ms[i] for i in chosen)
+            assert row.programs == tuple((whole.programs or ())[i] for i in chosen)
+        assert len(covering(tuned, most=1).configs) == 1
