@@ -27,7 +27,12 @@ def command(subject: Subject, key: Key) -> str:
 
     `shipconf tune` reads the key from the same words.
     """
-    parts = ["shipconf", "tune", subject.target]
+    return tune_command(subject.target, key)
+
+
+def tune_command(target: str, key: Key) -> str:
+    """The command that tunes the kernel of that name for the key and the nearest values."""
+    parts = ["shipconf", "tune", target]
     for name, value in key.values.items():
         parts += ["-k", f"{name}={_word(to_json(value))}"]
     for name, near in key.nearest.items():
@@ -109,6 +114,9 @@ def explanation(
     lines += [f"uses: {_match_line(match)}" if match else f"uses: nothing stored; {why}"]
     if match is not None and match.record is not None:
         lines += _provenance(subject, match)
+    if match is not None and match.runner_up is not None:
+        second = config_text(match.runner_up.config)
+        lines.append(f"  runner-up: {match.runner_up}: {second}")
     lines.append("looked in:")
     for place in shelf.looked:
         count = sum(found.source == place.source and found.path is not None
@@ -125,6 +133,8 @@ def explanation(
 
 def _match_line(match: Match) -> str:
     near = f", {match.distance:.2f} octaves away" if match.rule == "nearest" else ""
+    if match.prediction is not None:
+        near = f": {match.prediction}, measured {match.distance:.2f} octaves away"
     at = f" at {dict(match.record.at)}" if match.record is not None and match.record.at else ""
     where = f" ({match.path})" if match.path else ""
     return f"{match.source}, {match.rule}{at}{near}: {config_text(_plain(match))}{where}"

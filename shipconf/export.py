@@ -18,7 +18,7 @@ from .inventory import Fault
 from .keys import Key
 from .records import ConfigFile, Record
 from .sources import Source
-from .union import Conflict, agree, identity, point, same, unite_all
+from .union import Conflict, agree, identity, point, same, unite_all, unite_portfolios
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,8 @@ def _current(home: Home, file: ConfigFile, target: Source) -> ConfigFile:
     kept = tuple(r for r in file.records if r.fingerprint in (None, now))
     if not kept:
         raise NoHome(f"all its records are of another version of the kernel than {now}")
-    return dataclasses.replace(file, records=kept)
+    tables = tuple(table for table in file.portfolios if table.fingerprint in (None, now))
+    return dataclasses.replace(file, records=kept, portfolios=tables)
 
 
 def _for_shipping(file: ConfigFile) -> ConfigFile:
@@ -171,8 +172,11 @@ def _applied(file: ConfigFile, policy: str, known: ConfigFile | None) -> ConfigF
         there = records.get(point(record))
         if there is None or _choice(there, record, policy)[0] == "replaced":
             records[point(record)] = record
-    extra = {**file.extra, **known.extra} if agree(known, file) else known.extra
-    return dataclasses.replace(known, records=tuple(records.values()), extra=extra)
+    kept = dataclasses.replace(known, records=tuple(records.values()))
+    if not agree(known, file):
+        return kept
+    tables = unite_portfolios([*known.portfolios, *file.portfolios])
+    return dataclasses.replace(kept, portfolios=tables, extra={**file.extra, **known.extra})
 
 
 def _choice(there: Record, record: Record, policy: str) -> tuple[str, str]:

@@ -53,7 +53,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         configs_dir: str | Path | None = None, name: str | None = None,
         prune_configs_by: Mapping[str, Any] | None = None, hooks: Hooks = Hooks(),
         warmup: int | None = None, rep: int | None = None, use_cuda_graph: bool = False,
-        do_bench: Callable[..., Any] | None = None,
+        do_bench: Callable[..., Any] | None = None, valid: Callable[..., Any] | None = None,
     ) -> None:  # fmt: skip
         from triton import Config
 
@@ -70,6 +70,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             _check_names(what, names, self.arg_names)
         signature = inspect.signature(self.base_fn)
         self._configs_dir = configs_dir
+        self._valid = valid
         set_by_configs = {name for config in self.configs for name in config.kwargs}
         self._binder = Binder(signature, key, nearest, set_by_configs)
         self.target = _OneAtATime(fn) if devices.interpreted(fn) else fn
@@ -215,10 +216,16 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             )
         query = Query(
             self._binder.key(bound.named), devices.current(self.fn), bound.passed, bound.named,
-            lambda choice, distance: self.flight.allows(request, choice, distance),
+            lambda choice, distance: self._is_valid(choice, bound.named)
+            and self.flight.allows(request, choice, distance),
+            grid,
         )  # fmt: skip
         request = Request(query, bound, args, kwargs, grid, warmup)
         return request
+
+    def _is_valid(self, choice: Choice, named: Mapping[str, Any]) -> bool:
+        """Whether the author's predicate lets a stored config serve these arguments."""
+        return self._valid is None or bool(self._valid(dict(choice.flat), named))
 
     def check_heuristics(self) -> None:
         """Raise `ValueError` where a heuristic sets what the configs set, or the key reads."""
@@ -485,6 +492,7 @@ def shipped_autotune(
     configs_dir: str | Path | None = None,
     name: str | None = None,
     check: Callable[..., Any] | None = None,
+    valid: Callable[..., Any] | None = None,
 ) -> Callable[[Any], ShippedKernel]:
     """`triton.autotune` with a memory: decorate a `@triton.jit` kernel with it.
 
@@ -504,6 +512,9 @@ def shipped_autotune(
     - `name`: the kernel's name in files; else its qualified name.
     - `check`: a function of the named arguments, called after a candidate ran, that returns False
       or raises where its output is wrong. Such candidates are left out.
+    - `valid`: a function of a flat config and the named arguments that returns False where that
+      config must not launch with these. No stored config that it refuses is used; where a lookup
+      has the key alone (`resolve_for`), the function is not asked.
 
     An entry of `key` or `nearest` is an argument's name, or a pair of a name and a function of
     the named arguments.
@@ -528,7 +539,7 @@ def shipped_autotune(
         return ShippedKernel(
             fn, configs, key, nearest=nearest, max_distance=max_distance, default=default,
             configs_dir=configs_dir, name=name, prune_configs_by=prune_configs_by, hooks=hooks,
-            warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench,
+            warmup=warmup, rep=rep, use_cuda_graph=use_cuda_graph, do_bench=do_bench, valid=valid,
         )  # fmt: skip
 
     return decorate

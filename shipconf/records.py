@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import portfolio
 from .errors import ConfigFileError
 from .keys import Dtype, Value, from_json, to_json
+from .portfolio import Portfolio
 
 SCHEMA = 1
 DEEPEST = 100  # levels of nesting
@@ -93,7 +95,11 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """A file of records: one kernel, one device, one exact key. `dtypes` None serves any."""
+    """A file of records: one kernel, one device, one exact key. `dtypes` None serves any.
+
+    `portfolios` are tables of a few configs, each measured at every one of its points. Where one
+    of them is malformed, all stay as they are in `extra`, and the records serve.
+    """
 
     kernel: str
     device: Device
@@ -101,6 +107,7 @@ class ConfigFile:
     nearest: tuple[str, ...]
     records: tuple[Record, ...]
     dtypes: Mapping[str, Any] | None = None
+    portfolios: tuple[Portfolio, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def merged(self, record: Record) -> ConfigFile:
@@ -233,7 +240,7 @@ def from_document(document: Any, path: object) -> ConfigFile:
 
 
 def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
-    known = ("schema", "kernel", "device", "key", "dtypes", "nearest", "records")
+    known = ["schema", "kernel", "device", "key", "dtypes", "nearest", "records"]
     nearest = tuple(reader.require(document, "nearest", list, ""))
     if not all(isinstance(name, str) for name in nearest) or len(set(nearest)) < len(nearest):
         reader.fault("nearest", "must be a list of different names")
@@ -248,6 +255,9 @@ def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
         if point in seen:
             reader.fault(f"records[{i}].at", "is doubled: one record for each point")
         seen.add(point)
+    portfolios = _read_portfolios(document, nearest)
+    if portfolios is not None:
+        known.append("portfolios")
     return ConfigFile(
         kernel=reader.require(document, "kernel", str, ""),
         device=_read_device(reader, reader.require(document, "device", dict, "")),
@@ -255,8 +265,19 @@ def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
         dtypes=_read_dtypes(reader, document),
         nearest=nearest,
         records=records,
+        portfolios=portfolios or (),
         extra={name: value for name, value in document.items() if name not in known},
     )
+
+
+def _read_portfolios(
+    document: dict[str, Any], nearest: tuple[str, ...]
+) -> tuple[Portfolio, ...] | None:
+    """The portfolios, None where one is malformed: it must not cost a launch its records."""
+    try:
+        return portfolio.from_list(document.get("portfolios", []), nearest)
+    except ConfigFileError:
+        return None
 
 
 _DEVICE_FIELDS = ("backend", "name", "arch", "multiprocessors", "shared_memory")
@@ -362,6 +383,9 @@ def dump(file: ConfigFile) -> bytes:
     lines += [f"{_json(name)}: {_json(value)}" for name, value in file.extra.items()]
     records = ",\n".join(_record_text(record, file.nearest) for record in in_order(file))
     lines.append(f'"records": [\n{records}\n  ]' if records else '"records": []')
+    if file.portfolios:
+        tables = ",\n".join(_portfolio_text(table, file.nearest) for table in file.portfolios)
+        lines.append(f'"portfolios": [\n{tables}\n  ]')
     return ("{\n  " + ",\n  ".join(lines) + "\n}\n").encode()
 
 
@@ -394,6 +418,17 @@ def _record_text(record: Record, nearest: tuple[str, ...]) -> str:
         if name == "left_out" and value:  # a candidate a line, for the reader of a diff
             entries = [f"        {_json(c)}: {_json(why)}" for c, why in value.items()]
             lines.append('"left_out": {\n' + ",\n".join(entries) + "\n      }")
+        else:
+            lines.append(f"{_json(name)}: {_json(value)}")
+    return "    {\n      " + ",\n      ".join(lines) + "\n    }"
+
+
+def _portfolio_text(table: Portfolio, nearest: tuple[str, ...]) -> str:
+    lines = []
+    for name, value in portfolio.document(table, nearest).items():
+        if name in ("configs", "resources", "rows") and value:
+            entries = ",\n".join(f"        {_json(entry)}" for entry in value)
+            lines.append(f'"{name}": [\n{entries}\n      ]')
         else:
             lines.append(f"{_json(name)}: {_json(value)}")
     return "    {\n      " + ",\n      ".join(lines) + "\n    }"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from . import explain, forks, settings, stores
+from .choice import Prediction
 from .configs import Choice, Knobs, UnfitError, from_triton
 from .errors import OfflineError, warn_once
+from .foresight import Foreseen, Foresight
 from .keys import TIE, Bound, Key, dtypes_text
 from .memory import CAPACITY, Remembered
 from .records import Device, Record
@@ -26,8 +29,10 @@ class Match:
     """What a lookup found, and why.
 
     `config` is flat: knobs and launch options by name. `source` is override, path, package,
-    user, tuned (in this process) or default; `rule` exact, nearest or default; `distance` in
-    octaves. `record` and `path` are None where the config comes from no record or file.
+    user, tuned (in this process) or default; `rule` exact, predicted, nearest or default;
+    `distance` in octaves, where predicted to the nearest measured point. `record` and `path` are
+    None where the config comes from no record or file. Where the rule is predicted, `prediction`
+    is the time that decided, and `runner_up` that of the next best config, if there is one.
     """
 
     config: Mapping[str, Any]
@@ -36,13 +41,16 @@ class Match:
     distance: float = 0.0
     record: Record | None = None
     path: Path | None = None
+    prediction: Prediction | None = None
+    runner_up: Prediction | None = None
 
 
 @dataclass(frozen=True)
 class Query:
     """One lookup: its key and device, the names that the launch passes, and the arguments.
 
-    `allows` tells whether a stored choice from a distance may serve these arguments.
+    `allows` tells whether a stored choice from a distance may serve these arguments; `grid` is the
+    launch's, None where the lookup is for no launch.
     """
 
     key: Key
@@ -50,6 +58,7 @@ class Query:
     passed: frozenset[str]
     named: Mapping[str, Any]
     allows: Callable[[Choice, float], bool] = lambda choice, distance: True
+    grid: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +83,7 @@ class Resolver:
         self.knobs = knobs
         self.max_distance = max_distance
         self.default_config = default
+        self.foresight = Foresight(knobs)
         self._shelves: dict[Any, Shelf] = {}
         self._bad: set[tuple[Any, ...]] = set()
         self._noted: set[Any] = set()
@@ -119,11 +129,31 @@ class Resolver:
     # --- the lookup ---------------------------------------------------------------------------
 
     def near(self, query: Query) -> Remembered | None:
-        """The exact record, or the nearest within `max_distance` (any for a zero-sized launch)."""
-        for distance, found, choice in self._stored(query):
+        """The exact record; else what a portfolio predicts to be fastest, unless a record is nearer
+        than all its points; else the nearest record. Within `max_distance`, but for a zero-sized
+        launch, which takes any."""
+        stored = self._stored(query)
+        first = next(stored, None)
+        if first is None or first[0] > TIE or first[1].outdated:
+            foreseen = self._foreseen(query, first)
+            if foreseen is not None:
+                return foreseen
+        for distance, found, choice in itertools.chain([first] if first else [], stored):
             if distance <= self.max_distance or query.key.zero_sized:
                 return self._remember(query, distance, found, choice)
         return None
+
+    def _foreseen(
+        self, query: Query, stored: tuple[float, Found, Choice] | None
+    ) -> Remembered | None:
+        shelf = self.shelf(query.key, query.device)
+        if not shelf.tables or not query.key.nearest:
+            return None
+        within = self.max_distance
+        if stored is not None and not stored[1].outdated:
+            within = min(within, stored[0])
+        found = self.foresight.best(query, shelf, within, lambda choice: self.is_bad(query, choice))
+        return None if found is None else by_prediction(found)
 
     def last_resort(
         self, query: Query, policy: Policy, *, quiet: bool = False
@@ -244,7 +274,7 @@ class Resolver:
 
     def is_bad(self, query: Query, choice: Choice) -> bool:
         """Whether the config failed for the key and device in this process."""
-        return _bad_name(query, choice) in self._bad
+        return bool(self._bad) and _bad_name(query, choice) in self._bad  # a name costs 8 µs
 
     def warn_of_bad(self, query: Query, known: Remembered, error: Exception) -> None:
         """Warn once of a config that failed where another one launched."""
@@ -260,6 +290,17 @@ class Resolver:
 
 def _bad_name(query: Query, choice: Choice) -> tuple[Any, ...]:
     return query.device, query.key.exact, dtypes_text(query.key.dtypes), choice.identity
+
+
+def by_prediction(found: Foreseen) -> Remembered:
+    """A choice by predicted time."""
+    choice = found.choice
+    match = Match(
+        config=dict(choice.flat), source=found.table.source, rule="predicted",
+        distance=found.distance, path=found.table.path, prediction=found.prediction,
+        runner_up=found.runner_up,
+    )  # fmt: skip
+    return Remembered(choice.flat, choice.pre_hook, match)
 
 
 def by_default(choice: Choice) -> Remembered:

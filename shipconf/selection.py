@@ -65,8 +65,17 @@ class Selection:
         return self.older_than_s is None or age_s >= self.older_than_s
 
     def of(self, file: ConfigFile) -> ConfigFile | None:
-        """The file with the records asked for; None where none is."""
+        """The file with the records asked for; None where none is.
+
+        Its portfolios stay where they are of the version asked for: they have no age or rigor.
+        """
         if not self.has_file(file):
             return None
         records = tuple(record for record in file.records if self.has_record(record))
-        return dataclasses.replace(file, records=records) if records else None
+        if not records:
+            return None
+        portfolios = tuple(
+            table for table in file.portfolios
+            if self.fingerprint is None or table.fingerprint == self.fingerprint
+        )  # fmt: skip
+        return dataclasses.replace(file, records=records, portfolios=portfolios)

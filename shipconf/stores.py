@@ -32,6 +32,7 @@ from .keys import (
     to_json,
     typed,
 )
+from .portfolio import Portfolio
 from .records import (
     ConfigFile,
     Device,
@@ -88,15 +89,27 @@ class Found:
         return place, self.stale, self.borrowed, self.dtypes is None
 
 
+@dataclass(frozen=True, eq=False)
+class Tabled:
+    """A portfolio that serves a key and device. `dtypes` None serves any."""
+
+    portfolio: Portfolio
+    device: Device
+    source: str
+    path: Path
+    dtypes: Dtypes | None
+
+
 @dataclass
 class Shelf:
     """All that the stores hold for one exact key and device, whatever the dtypes.
 
-    `looked` has the folders searched, `skipped` the files of a fitting name that do not serve,
-    each with the reason.
+    `tables` are in store order, of the kernel's present version alone. `looked` has the folders
+    searched, `skipped` the files of a fitting name that do not serve, each with the reason.
     """
 
     found: list[Found] = field(default_factory=list)
+    tables: list[Tabled] = field(default_factory=list)
     looked: list[Place] = field(default_factory=list)
     skipped: list[tuple[Path, str]] = field(default_factory=list)
 
@@ -285,6 +298,13 @@ def _read_file(
         stale = record.fingerprint not in (None, subject.fingerprint)
         dtypes = file.dtypes
         shelf.found.append(Found(record, place.source, path, dtypes, stale, borrowed=not own))
+    if "portfolios" in file.extra:
+        what = "a malformed portfolio, which `shipconf verify` tells of: the records serve alone"
+        warn_once(str(path), "portfolios", f"{path} has {what}")
+    for portfolio in file.portfolios if own else ():  # times of another device tell nothing here
+        if portfolio.fingerprint in (None, subject.fingerprint):
+            tabled = Tabled(portfolio, device, place.source, path, file.dtypes)
+            shelf.tables.append(tabled)
 
 
 def mismatch(file: ConfigFile, subject: Subject, key: Key) -> str:

@@ -3,6 +3,8 @@
 The rule for two records of one point is a total order, so that a merge does not depend on the
 order of its inputs: the one tuned later stays; then the one of more rigor; then the faster; and
 of what still ties, the one whose JSON text is greater. Records stay whole: nothing is mixed.
+Portfolios join where they have the same configs and resources, one fingerprint and one version of
+Triton; others stand side by side. Of two rows of one point the complete one stays, then the faster.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any
 
 from .inventory import tuned_at
 from .keys import to_json
+from .portfolio import Portfolio, Row, usable
+from .portfolio import document as portfolio_document
 from .records import ConfigFile, Record, in_order, record_document
 from .selection import RIGORS
 
@@ -39,6 +43,10 @@ def identity(file: ConfigFile) -> str:
 
 def agree(one: ConfigFile, other: ConfigFile) -> bool:
     """Whether one file can hold both, which have one identity: no unknown field has two values."""
+    if ("portfolios" in one.extra and other.portfolios) or (
+        "portfolios" in other.extra and one.portfolios
+    ):
+        return False  # malformed ones, which stay as they are
     return all(
         _text(a[name]) == _text(b[name])
         for a, b in ((one.extra, other.extra), (one.device.extra, other.device.extra))
@@ -55,8 +63,19 @@ def equal(one: ConfigFile, other: ConfigFile) -> bool:
     """Whether two files say the same, in whatever order their records stand."""
     return (
         (one.device.extra, one.extra) == (other.device.extra, other.extra)
-        and dataclasses.replace(one, records=()) == dataclasses.replace(other, records=())
+        and _without_tables(one) == _without_tables(other)
+        and _tables(one) == _tables(other)
         and in_order(one) == in_order(other)
+    )
+
+
+def _without_tables(file: ConfigFile) -> ConfigFile:
+    return dataclasses.replace(file, records=(), portfolios=())
+
+
+def _tables(file: ConfigFile) -> list[str]:
+    return sorted(
+        _text(portfolio_document(_in_order(table), file.nearest)) for table in file.portfolios
     )
 
 
@@ -98,9 +117,34 @@ def unite(one: ConfigFile, other: ConfigFile) -> tuple[ConfigFile, list[Conflict
         records[point(record)] = record
     device = dataclasses.replace(one.device, extra={**other.device.extra, **one.device.extra})
     united = dataclasses.replace(
-        one, device=device, records=tuple(records.values()), extra={**other.extra, **one.extra}
-    )
+        one, device=device, records=tuple(records.values()), extra={**other.extra, **one.extra},
+        portfolios=unite_portfolios([*one.portfolios, *other.portfolios]),
+    )  # fmt: skip
     return united, conflicts
+
+
+def unite_portfolios(portfolios: Iterable[Portfolio]) -> tuple[Portfolio, ...]:
+    """The fewest portfolios that hold all of these, the same ones whatever their order."""
+    groups: dict[str, Portfolio] = {}
+    for one in map(_in_order, portfolios):
+        name = _text([one.configs, one.resources, one.fingerprint, one.triton, one.extra])
+        known = groups.setdefault(name, one)
+        rows = {_text(row.at): row for row in known.rows}
+        for row in one.rows:
+            rows[_text(row.at)] = max(row, rows.get(_text(row.at), row), key=_row_strength)
+        groups[name] = dataclasses.replace(known, rows=tuple(rows[at] for at in sorted(rows)))
+    return tuple(groups[name] for name in sorted(groups))
+
+
+def _in_order(portfolio: Portfolio) -> Portfolio:
+    """The portfolio with its configs in one order, whoever wrote it."""
+    texts = [_text(config) for config in portfolio.configs]
+    return portfolio.only(sorted(range(len(texts)), key=texts.__getitem__))
+
+
+def _row_strength(row: Row) -> tuple[int, float, str]:
+    times = [time_ms for time_ms in row.time_ms if time_ms is not None and usable(time_ms)]
+    return len(times), -sum(times), _text(dataclasses.asdict(row))
 
 
 def unite_all(files: Iterable[ConfigFile]) -> tuple[list[ConfigFile], list[Conflict]]:

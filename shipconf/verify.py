@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import grid, inspection, reach
+from . import grid, inspection, reach, tabled
+from .appraisal import appraise, beyond
 from .builds import left_out
 from .declared import Declared, declared
 from .inventory import Fault, take
@@ -26,13 +27,15 @@ class Checks:
     """What to check beside the files themselves.
 
     `kernel` imports the kernels, and so torch and triton, for knobs and staleness; `compile` and
-    `measure` need it. `gaps` says whether a gap in the tuned grid is a fault.
+    `measure` need it. `gaps` says whether a gap in the tuned grid is a fault. `max_loss` is the
+    most that a choice between tuned points may lose (0.05: 5 %), where portfolios tell.
     """
 
     kernel: bool = True
     compile: bool = False
     measure: bool = False
     gaps: bool = True
+    max_loss: float | None = None
 
 
 @dataclass
@@ -65,6 +68,13 @@ def verify(source: Source, checks: Checks = Checks()) -> Report:
     for one in placed:
         report.faults += reach.misnamed(one)
     report.faults += reach.doubled(placed)
+    report.faults += tabled.broken(inventory)
+    for one in placed:
+        report.faults += tabled.gaps(one)
+    if checks.max_loss is not None:
+        appraisals, silent = appraise(placed, source)
+        report.faults += beyond(appraisals, checks.max_loss)
+        report.notes += silent
     devices = {held.file.device.name for held in inventory.held}
     report.faults += reach.aliases(source.aliases(), devices)
     _tell_of_missing(report, source, kernels)
@@ -118,6 +128,8 @@ def _inspect(
                 pairs.append((one, kernel))
                 report.faults += inspection.unfit(one, kernel)
                 report.faults += inspection.stale(one, kernel)
+                report.faults += tabled.unfit(one, kernel)
+                report.faults += tabled.stale(one, kernel)
                 report.notes += inspection.remarks(one, kernel)
         if checks.compile:
             from .recompile import recompile

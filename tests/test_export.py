@@ -371,3 +371,54 @@ def test_export_imports_neither_torch_nor_triton(package, store):
     put(store, record(32, 1))
     done = shipconf("export", package)
     assert done.returncode == 0 and ON_L4 in done.stdout, done.stderr
+
+
+# --- portfolios --------------------------------------------------------------------------------
+
+
+def table(*points: int, **fields) -> dict:
+    rows = [{"at": {"M": m}, "time_ms": [1.0, 2.0]} for m in points]
+    configs = [{"BLOCK": 16}, {"BLOCK": 32}]
+    return {"fingerprint": "1:a", "triton": "3.6.0", "configs": configs, "resources": [{}, {}],
+            "rows": rows, **fields}  # fmt: skip
+
+
+def shipped_tables(path: Path) -> list[tuple[str, list[int]]]:
+    held = json.loads(path.read_text()).get("portfolios", [])
+    return [(one["fingerprint"], [row["at"]["M"] for row in one["rows"]]) for one in held]
+
+
+def test_a_portfolio_goes_along_and_joins_what_is_shipped(package, shipped, store):
+    """Even where every record that is there is kept."""
+    put(store, record(32, 1, fingerprint="1:a"), portfolios=[table(1, 16)])
+    assert run(package) == 0
+    assert shipped_tables(shipped) == [("1:a", [1, 16])]
+    put(store, record(16, 1, fingerprint="1:a"), portfolios=[table(64)])
+    assert run(package) == 0
+    assert blocks(shipped) == {1: 32}
+    assert shipped_tables(shipped) == [("1:a", [1, 16, 64])]
+    assert run(package) == 0 and shipped_tables(shipped) == [("1:a", [1, 16, 64])]
+
+
+def test_only_the_portfolio_of_the_version_asked_for_is_exported(package, shipped, store):
+    put(store, record(32, 1, fingerprint="1:a"), record(16, 64, fingerprint="1:b"),
+        portfolios=[table(1), table(64, fingerprint="1:b")])  # fmt: skip
+    assert run(package, "--fingerprint", "1:b") == 0
+    assert blocks(shipped) == {64: 16} and shipped_tables(shipped) == [("1:b", [64])]
+
+
+def test_a_malformed_portfolio_that_is_shipped_stays_as_it_is(package, shipped, store):
+    write(shipped.parent, record(16, 1), device=L4, name=shipped.name, portfolios=[7])
+    put(store, record(32, 1), record(32, 64), portfolios=[table(1)])
+    run(package)
+    assert json.loads(shipped.read_text())["portfolios"] == [7]
+    beside = shipped.with_name(shipped.name.replace(".json", "~2.json"))
+    assert blocks(beside) == {64: 32} and shipped_tables(beside) == [("1:a", [1])]
+
+
+def test_importing_the_kernels_leaves_portfolios_of_other_versions_behind(package, shipped, store):
+    unmarked = {name: value for name, value in table(64).items() if name != "fingerprint"}
+    put(store, record(32, 1), portfolios=[table(1), unmarked])
+    assert run(package, "--import") == 0
+    held = json.loads(shipped.read_text())["portfolios"]
+    assert [one.get("fingerprint") for one in held] == [None]

@@ -19,12 +19,25 @@ PACKAGE = Path(shipconf.__file__).parent
 LAYERS = [
     {"forks"},
     {"errors", "fingerprint", "keys", "scopes", "settings", "targets"},
+    {"portfolio"},
     {"files", "globs", "hoisting", "memory", "records", "sources", "subject", "workload"}
     | {"hooks", "failures", "finals", "placement"},
-    {"compiling", "device", "journal", "misses", "splicing", "stores", "worker"},
-    {"bench", "configs", "environment", "vendor"},
+    {
+        "compiling",
+        "cover",
+        "device",
+        "journal",
+        "misses",
+        "occupancy",
+        "programs",
+        "splicing",
+        "stores",
+        "worker",
+    },
+    {"bench", "choice", "configs", "environment", "vendor"},
+    {"quality"},
     {"sampler"},
-    {"explain", "gpu_bench"},
+    {"explain", "foresight", "gpu_bench"},
     {"plan"},
     {"tuner"},
     {"resolver", "provenance"},
@@ -41,8 +54,8 @@ LAYERS = [
     {"export"},
     {"flat_export"},
     {"reach"},
-    {"grid", "inspection"},
-    {"recompile", "remeasure"},
+    {"appraisal", "grid", "inspection"},
+    {"recompile", "remeasure", "tabled"},
     {"verify"},
     {"cli"},
     {"__main__"},
@@ -181,7 +194,11 @@ def _top_imports(name: str, path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["keys", "records", "errors", "settings", "fingerprint", "memory", "sources"]
+    "name",
+    [
+        *("keys", "records", "errors", "settings", "fingerprint", "memory", "sources"),
+        *("portfolio", "occupancy", "choice", "cover", "quality"),
+    ],
 )
 def test_the_lowest_modules_need_the_standard_library_only(name):
     outside = {

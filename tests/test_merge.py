@@ -265,3 +265,37 @@ def test_packages_merge_by_their_folders(tmp_path):
 def test_merge_imports_neither_torch_nor_triton(tmp_path, ranks):
     done = shipconf("merge", *ranks, "--to", tmp_path / "out")
     assert done.returncode == 0 and len(done.stdout.splitlines()) == 7
+
+
+def table(*points: int, **fields) -> dict:
+    """A portfolio of two blocks, measured at values of M."""
+    rows = [{"at": {"M": m}, "time_ms": [1.0 * m, 2.0], "programs": [m, 1]} for m in points]
+    configs = [{"BLOCK": 16}, {"BLOCK": 32}]
+    return {"fingerprint": "1:a", "triton": "3.6.0", "configs": configs, "resources": [{}, {}],
+            "rows": rows, **fields}  # fmt: skip
+
+
+def test_portfolios_of_one_version_become_one_and_others_stand_beside(tmp_path):
+    write(tmp_path / "a", record(8, 1), portfolios=[table(1, 16)])
+    write(tmp_path / "b", record(8, 2), portfolios=[table(16, 64)])
+    write(tmp_path / "c", record(8, 4), portfolios=[table(1, triton="3.5.0")])
+    merged(tmp_path, *(tmp_path / name for name in "abc"))
+    merged(tmp_path, *(tmp_path / name for name in "cab"), name="other")
+    once = tree(tmp_path / "out")
+    assert set(once) == {FILE} and tree(tmp_path / "other") == once
+    held = json.loads(once[FILE])
+    assert [record["at"]["M"] for record in held["records"]] == [1, 2, 4]
+    points = {one["triton"]: [row["at"]["M"] for row in one["rows"]] for one in held["portfolios"]}
+    assert points == {"3.6.0": [1, 16, 64], "3.5.0": [1]}
+    merged(tmp_path, tmp_path / "out", tmp_path / "a")
+    assert tree(tmp_path / "out") == once
+
+
+def test_a_portfolio_of_another_device_stays_with_its_device(tmp_path):
+    write(tmp_path / "a", record(8, 1), portfolios=[table(1)])
+    name = FILE.replace("name=interpreter", "name=GPU_1")
+    write(tmp_path / "b", record(8, 1), device={**INTERPRETER, "name": "GPU 1"}, name=name,
+          portfolios=[table(64)])  # fmt: skip
+    merged(tmp_path, tmp_path / "a", tmp_path / "b")
+    held = {path: json.loads(data)["portfolios"] for path, data in tree(tmp_path / "out").items()}
+    assert held == {FILE: [table(1)], name: [table(64)]}

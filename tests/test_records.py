@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shipconf.errors import ConfigFileError
 from shipconf.keys import Dtype, typed
+from shipconf.portfolio import Portfolio, Row, from_list
 from shipconf.records import (
     ConfigFile,
     Device,
@@ -21,6 +22,7 @@ from shipconf.records import (
     dump,
     flat_fields,
     flat_text,
+    from_document,
     from_flat,
     parse,
     parse_json,
@@ -112,6 +114,83 @@ def test_the_golden_file_is_read_field_by_field():
     assert [type(value) for value in config.values()] == [
         int, bool, str, float, type(None), dict, int, int, int,
     ]  # fmt: skip
+
+
+TABLES = ConfigFile(
+    kernel="gemm_kernel", device=Device("cuda", "NVIDIA L4", "sm_89", 58, 101376),
+    key={"N": 4096}, dtypes={"a_ptr": "float16"}, nearest=("M", "L"),
+    records=(Record(at={"M": 16, "L": 2}, config={"BLOCK_M": 16, "num_warps": 4}),),
+    portfolios=(
+        Portfolio(
+            fingerprint="1:0123456789abcdef", triton="3.6.0",
+            configs=({"BLOCK_M": 16, "num_warps": 4}, {"BLOCK_M": 64, "num_warps": 8}),
+            resources=(
+                {"shared": 16384, "registers": 64, "spills": 0}, {"shared": 98304, "warps": 12},
+            ),
+            rows=(
+                Row(at={"M": 16, "L": 2}, time_ms=(0.0125, 0.02), programs=(256, 64)),
+                Row(at={"M": 64, "L": 1}, time_ms=(0.04, None), programs=(512, 64),
+                    extra={"host": "a"}),
+            ),
+            extra={"measured_by": "somebody"},
+        ),
+        Portfolio(configs=({"BLOCK_M": 16},), resources=({},), rows=(
+            Row(at={"M": 1, "L": 1}, time_ms=(1,)),
+        )),
+    ),
+)  # fmt: skip
+
+
+def test_the_golden_file_with_portfolios_is_written_and_read():
+    """Tables of times stand last, a line for each config and each point."""
+    text = (GOLDEN / "schema1_portfolios.json").read_text(encoding="utf-8")
+    assert dump(TABLES).decode() == text
+    assert parse(text.encode()) == TABLES
+
+
+def test_a_reader_that_knows_no_portfolios_finds_all_else():
+    """They are a field of their own: what schema 1 had before is where it was."""
+    document = json.loads(dump(TABLES))
+    del document["portfolios"]
+    assert from_document(document, "") == dataclasses.replace(TABLES, portfolios=())
+
+
+ROW = {"at": {"M": 1}, "time_ms": [1.0]}
+TABLE = {"configs": [{"BLOCK": 1}], "resources": [{}], "rows": [ROW]}
+
+
+@pytest.mark.parametrize(
+    ("portfolios", "where"),
+    [
+        ({}, "portfolios"),
+        ([7], "portfolios[0]"),
+        ([TABLE, {**TABLE, "configs": []}], "portfolios[1].configs"),
+        ([{**TABLE, "configs": [{"BLOCK": 1}] * 2}], "portfolios[0].configs"),
+        ([{**TABLE, "configs": [1]}], "portfolios[0].configs"),
+        ([{**TABLE, "resources": []}], "portfolios[0].resources"),
+        ([{**TABLE, "resources": [{"shared": -1}]}], "portfolios[0].resources[0].shared"),
+        ([{**TABLE, "triton": 3}], "portfolios[0].triton"),
+        ([{**TABLE, "rows": [ROW, ROW]}], "portfolios[0].rows"),
+        ([{**TABLE, "rows": [{**ROW, "at": {"K": 1}}]}], "portfolios[0].rows[0].at"),
+        ([{**TABLE, "rows": [{**ROW, "at": {"M": 1.5}}]}], "portfolios[0].rows[0].at"),
+        ([{**TABLE, "rows": [{**ROW, "time_ms": [1.0, 2.0]}]}], "portfolios[0].rows[0].time_ms"),
+        ([{**TABLE, "rows": [{**ROW, "time_ms": [True]}]}], "portfolios[0].rows[0].time_ms"),
+        ([{**TABLE, "rows": [{**ROW, "time_ms": [-1]}]}], "portfolios[0].rows[0].time_ms"),
+        ([{**TABLE, "rows": [{**ROW, "programs": [0.5]}]}], "portfolios[0].rows[0].programs"),
+    ],
+)  # fmt: skip
+def test_a_malformed_portfolio_is_told_and_costs_no_record(portfolios, where):
+    """It stays in the file as it is, for whoever can tell what it was."""
+    with pytest.raises(ConfigFileError) as caught:
+        from_list(portfolios, ("M",))
+    assert where in [place for place, _ in caught.value.faults]
+    document = {
+        "schema": 1, "kernel": "k", "device": {"name": "d"}, "key": {}, "nearest": ["M"],
+        "records": [{"at": {"M": 1}, "config": {}}], "portfolios": portfolios,
+    }  # fmt: skip
+    file = from_document(document, "")
+    assert len(file.records) == 1 and file.portfolios == ()
+    assert json.loads(dump(file))["portfolios"] == portfolios
 
 
 def test_the_golden_flat_file_is_read():

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shipconf.portfolio import Portfolio, Row
 from shipconf.records import ConfigFile, Device, Record, dump
-from shipconf.union import agree, chosen, identity, unite, unite_all
+from shipconf.union import agree, chosen, equal, identity, unite, unite_all, unite_portfolios
 
 FILE = ConfigFile(
     kernel="told", device=Device("cuda", "NVIDIA L4", "sm_89", 58, 101376), key={"N": 8},
@@ -30,9 +31,26 @@ records = st.builds(
     ),
     extra=st.dictionaries(st.sampled_from(["note", "more"]), texts),
 )
+rows = st.builds(
+    Row,
+    at=st.sampled_from([{"M": 1}, {"M": 2}, {"M": 64}]),
+    time_ms=st.tuples(*[st.sampled_from([None, 0.5, 1.0])] * 2),
+    programs=st.none() | st.just((4, 2)),
+)
+tables = st.builds(
+    Portfolio,
+    configs=st.permutations([{"BLOCK": 16}, {"BLOCK": 32}]).map(tuple),
+    resources=st.just(({"shared": 64}, {"shared": 64})),
+    rows=st.lists(rows, min_size=1, max_size=3, unique_by=lambda row: row.at["M"]).map(tuple),
+    fingerprint=st.none() | texts,
+    triton=st.sampled_from(["3.5.0", "3.6.0"]),
+)
 files = st.builds(
-    lambda found, extra: dataclasses.replace(FILE, records=tuple(found), extra=extra),
+    lambda found, measured, extra: dataclasses.replace(
+        FILE, records=tuple(found), portfolios=unite_portfolios(measured), extra=extra
+    ),
     st.lists(records, max_size=4, unique_by=lambda record: record.at["M"]),
+    st.lists(tables, max_size=2),
     st.dictionaries(st.sampled_from(["portfolio", "comment"]), texts, max_size=1),
 )
 agreeing = files.map(lambda file: dataclasses.replace(file, extra={"portfolio": "a"}))
@@ -157,3 +175,83 @@ def test_two_values_of_an_unknown_field_stay_in_two_files():
     one = dataclasses.replace(FILE, extra={"portfolio": [1]})
     two = dataclasses.replace(FILE, extra={"portfolio": [2]})
     assert not agree(one, two) and len(unite_all([one, two])[0]) == 2
+
+
+# --- portfolios ---------------------------------------------------------------------------------
+
+TABLE = Portfolio(
+    configs=({"BLOCK": 16}, {"BLOCK": 32}), resources=({"shared": 64}, {"shared": 128}),
+    rows=(Row(at={"M": 1}, time_ms=(1.0, 2.0), programs=(4, 2)),),
+    fingerprint="1:a", triton="3.6.0",
+)  # fmt: skip
+TURNED = dataclasses.replace(
+    TABLE, configs=TABLE.configs[::-1], resources=TABLE.resources[::-1],
+    rows=(Row(at={"M": 64}, time_ms=(5.0, 9.0), programs=(20, 40)),),
+)  # fmt: skip
+
+
+def with_tables(*several: Portfolio) -> ConfigFile:
+    return dataclasses.replace(FILE, portfolios=several)
+
+
+def test_tables_of_the_same_configs_become_one():
+    """In whatever order each has them: the rows stay with their configs."""
+    (one,) = unite_portfolios([TURNED, TABLE])
+    times = {row.at["M"]: dict(zip((16, 32), row.time_ms, strict=True)) for row in one.rows}
+    assert [config["BLOCK"] for config in one.configs] == [16, 32]
+    assert times == {1: {16: 1.0, 32: 2.0}, 64: {16: 9.0, 32: 5.0}}
+    assert one.resources == TABLE.resources
+    assert {row.at["M"]: row.programs for row in one.rows} == {1: (4, 2), 64: (40, 20)}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"fingerprint": "1:b"},
+        {"fingerprint": None},
+        {"triton": "3.5.0"},
+        {"configs": ({"BLOCK": 16}, {"BLOCK": 64})},
+        {"resources": ({"shared": 64}, {"shared": 256})},
+        {"extra": {"measured_by": "somebody"}},
+    ],
+)
+def test_tables_that_differ_in_more_than_their_rows_stand_side_by_side(other):
+    """Times of two versions, or of two compilations, are never one table."""
+    different = dataclasses.replace(TABLE, **other)
+    assert sorted(unite_portfolios([TABLE, different]), key=repr) == sorted(
+        [TABLE, different], key=repr
+    )
+    assert unite_portfolios([TABLE, different]) == unite_portfolios([different, TABLE])
+
+
+def test_of_two_rows_of_a_point_the_complete_one_stays_then_the_faster():
+    def row(*time_ms):
+        return dataclasses.replace(TABLE, rows=(Row(at={"M": 1}, time_ms=time_ms),))
+
+    def kept(*several):
+        return [one.rows[0].time_ms for one in unite_portfolios(several)]
+
+    assert kept(row(0.1, None), row(1.0, 2.0)) == [(1.0, 2.0)]
+    assert kept(row(1.0, 2.0), row(1.0, 1.5), row(1.2, 1.6)) == [(1.0, 1.5)]
+
+
+def test_tables_of_two_devices_are_never_in_one_file():
+    other = dataclasses.replace(with_tables(TURNED), device=Device("cuda", "NVIDIA L40", "sm_89"))
+    assert identity(with_tables(TABLE)) != identity(other)
+
+
+def test_a_malformed_portfolio_joins_none_that_is_well():
+    """Both would be written under one name, and no reader takes a file with a doubled name."""
+    malformed = dataclasses.replace(FILE, extra={"portfolios": [7]})
+    assert not agree(malformed, with_tables(TABLE)) and not agree(with_tables(TABLE), malformed)
+    assert agree(malformed, FILE)
+    assert len(unite_all([malformed, with_tables(TABLE), FILE])[0]) == 2
+
+
+def test_files_whose_tables_list_the_same_in_another_order_say_the_same():
+    turned = dataclasses.replace(TURNED, rows=(
+        dataclasses.replace(TABLE.rows[0], time_ms=(2.0, 1.0), programs=(2, 4)),
+    ))  # fmt: skip
+    assert equal(with_tables(TABLE), with_tables(turned))
+    assert not equal(with_tables(TABLE), with_tables(TURNED))
+    assert not equal(with_tables(TABLE), FILE)

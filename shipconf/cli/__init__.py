@@ -19,6 +19,7 @@ from . import (
     listing,
     merge,
     misses,
+    quality,
     run,
     show,
     tune,
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         env,
         explain,
         clear,
+        quality,
         verify,
     ):
         command.add_to(commands)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import textwrap
 from typing import Any
@@ -74,6 +75,17 @@ def age_s(text: str) -> float:
     if not match:
         raise argparse.ArgumentTypeError(f"wants an age such as 90s, 30m, 12h, 7d, not {text!r}")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def share(text: str) -> float:
+    """The number of `5%`, or of 0.05, which says the same: 0 or more."""
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"wants a share such as 5% or 0.05, not {text!r}")
+    return number
 
 
 def names(text: str) -> list[str]:

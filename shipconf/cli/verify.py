@@ -8,7 +8,7 @@ from typing import Any
 from ..sources import open_source
 from ..verify import Checks, Report, verify
 from . import tables
-from .arguments import add_command
+from .arguments import add_command, share
 
 SHAPE = """It imports the kernels, and so torch and triton, unless told not to; it needs no GPU.
 With --json: {"source": {"kind", "path"}, "files", "records", "faults": [{"path", "where",
@@ -17,6 +17,7 @@ With --json: {"source": {"kind", "path"}, "files", "records", "faults": [{"path"
 EXAMPLE = """  shipconf verify shipconf_gemm
   shipconf verify dist/pkg-1.0-py3-none-any.whl --compile
   shipconf verify ./configs --no-import       a folder without its code
+  shipconf verify shipconf_gemm --max-loss 5%
   shipconf verify shipconf_gemm --measure     on a GPU of the records' kind"""
 
 
@@ -33,6 +34,8 @@ def add_to(commands: Any) -> None:
                         "its signature for its own device")  # fmt: skip
     parser.add_argument("--measure", action="store_true", help="measure the records of this "
                         "machine's device against the default; 5 %% less is a fault")  # fmt: skip
+    parser.add_argument("--max-loss", type=share, metavar="SHARE", help="5%% or 0.05: a fault "
+                        "where a choice between tuned points would lose more")  # fmt: skip
     parser.add_argument("--allow-gaps", action="store_true", help="gaps in what was tuned are "
                         "notes, not faults")  # fmt: skip
 
@@ -47,7 +50,7 @@ def run(chosen: argparse.Namespace) -> int:
         tables.say(f"importing the kernels of {source.root}")
     report = verify(source, Checks(
         kernel=not chosen.no_import, compile=chosen.compile, measure=chosen.measure,
-        gaps=not chosen.allow_gaps,
+        gaps=not chosen.allow_gaps, max_loss=chosen.max_loss,
     ))  # fmt: skip
     if chosen.json:
         tables.document({

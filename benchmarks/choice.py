@@ -1,0 +1,237 @@
+"""What a choice between tuned points loses: nearest, predicted, and the best there is.
+
+    python benchmarks/choice.py TABLE.json
+
+The table is a GEMM, measured at many values of M with every candidate:
+{"configs": [{"BLOCK_M", "BLOCK_N", …}], "resources": [{"shared", "regs", "warps"} or null],
+"times": {"N,K,M": {"config": ms} or [ms]}, "sms": multiprocessors}. Some of its M count as tuned,
+the others are launched, and times are those of the table: it needs no GPU. The table does not say
+what a multiprocessor holds: it is that of an H200 unless `--arch` and `--shared-memory` do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import timeit
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from report import table
+
+from shipconf import quality
+from shipconf.choice import MIDDLE, Predictor
+from shipconf.cover import fewest
+from shipconf.portfolio import Portfolio, Row, usable
+from shipconf.quality import Loss, Summary, fastest, summary
+from shipconf.records import Device
+
+OCTAVES = [2**i for i in range(14)]
+SPARSE = [1, 16, 64, 256, 1024, 4096]
+BETWEEN = [1, 3, 6, 12, 24, 48, 96, 192, 384, 768, 1536, 3000, 6000]
+HALVES = [1, 4, 16, 64, 160, 256, 640, 1000, 1792, 4096, 8192]
+SHARES = [i / 10 for i in range(11)]  # what cross-validation chooses from
+
+
+@dataclass(frozen=True)
+class Table:
+    """All candidates of one (N, K), measured at every M: a portfolio of too many configs."""
+
+    name: str
+    measured: Portfolio
+    device: Device
+
+    def best_ms(self, row: Row) -> float:
+        """The fastest time of all candidates at a point."""
+        best = row.time_ms[fastest(row.time_ms)]
+        assert best is not None
+        return best
+
+    def tuned(self, points: Sequence[int], within: float | None) -> Table:
+        """The portfolio that a tuning at these M would keep, still with a row for every M.
+
+        With `within` the fewest winners that lose no more at a tuned point, else all winners.
+        """
+        rows = [row for row in self.measured.rows if row.at["M"] in points]
+        winners = sorted({fastest(row.time_ms) for row in rows})
+        if within is not None:
+            times = [[row.time_ms[i] for i in winners] for row in rows]
+            winners = [winners[i] for i in fewest(times, within=within)]
+        return Table(self.name, self.measured.only(winners), self.device)
+
+
+def read(path: Path, arch: str, shared_memory: int) -> list[Table]:
+    """The tables of the file, one for each (N, K)."""
+    document = json.loads(path.read_text(encoding="utf-8"))
+    device = Device("cuda", path.stem, arch, document["sms"], shared_memory)
+    points: dict[tuple[int, int], dict[int, Any]] = {}
+    for name, times in document["times"].items():
+        n, k, m = map(int, name.split(","))
+        points.setdefault((n, k), {})[m] = times
+    runs = [i for i, resources in enumerate(document["resources"]) if resources is not None]
+    configs = [document["configs"][i] for i in runs]
+    resources = [
+        {"shared": r["shared"], "registers": r["regs"], "warps": r["warps"]}
+        for r in (document["resources"][i] for i in runs)
+    ]
+    return [
+        Table(
+            f"N={n}, K={k}",
+            Portfolio(
+                configs=tuple(configs),
+                resources=tuple(resources),
+                rows=tuple(
+                    Row(
+                        at={"M": m},
+                        time_ms=tuple(_time(times, i) for i in runs),
+                        programs=tuple(_programs(config, m, n) for config in configs),
+                    )
+                    for m, times in sorted(rows.items())
+                ),
+            ),
+            device,
+        )
+        for (n, k), rows in points.items()
+    ]
+
+
+def _time(times: Any, index: int) -> float | None:
+    if isinstance(times, Mapping):
+        return times.get(str(index))
+    time_ms: float | None = times[index]
+    return time_ms
+
+
+def _programs(config: Mapping[str, int], m: int, n: int) -> int:
+    return -(-m // config["BLOCK_M"]) * -(-n // config["BLOCK_N"])
+
+
+def losses(
+    tables: Sequence[Table], points: Sequence[int], rule: str, *, within: float | None = None,
+    shared: float = MIDDLE,
+) -> list[float]:  # fmt: skip
+    """What the rule loses at every M that is not tuned, against the best of all candidates."""
+    found: list[Loss | None] = []
+    for full in tables:
+        kept = full.tuned(points, within)
+        rows = tuple(row for row in kept.measured.rows if row.at["M"] in points)
+        known = Portfolio(
+            configs=kept.measured.configs, resources=kept.measured.resources, rows=rows
+        )
+        winners = Portfolio(
+            configs=full.measured.configs, resources=full.measured.resources,
+            rows=tuple(row for row in full.measured.rows if row.at["M"] in points),
+        )  # fmt: skip
+        predictor = Predictor(known, full.device, shared=shared)
+        for row, all_times in zip(kept.measured.rows, full.measured.rows, strict=True):
+            if row.at["M"] in points:
+                continue
+            best = full.best_ms(all_times)
+            if rule == "nearest":
+                found.append(quality.nearest(winners, all_times, best_ms=best))
+            elif rule == "oracle":
+                found.append(quality.oracle(row, best_ms=best))
+            else:
+                found.append(
+                    quality.predicted(known, full.device, row, best_ms=best, predictor=predictor)
+                )
+    return [loss.loss for loss in found if loss is not None]
+
+
+def figures(tables: Sequence[Table]) -> list[list[str]]:
+    """A row for each tuning, portfolio and rule."""
+    rows = []
+    for name, points in (("octaves", OCTAVES), ("six points", SPARSE)):
+        rows.append([f"{name}: nearest", "", *_cells(summary(losses(tables, points, "nearest")))])
+        for kind, within in (("winners", None), ("within 3 %", 0.03)):
+            kept = [len(one.tuned(points, within).measured.configs) for one in tables]
+            for rule in ("predicted", "oracle"):
+                of = summary(losses(tables, points, rule, within=within))
+                rows.append([f"{name}: {rule}, {kind}", _range(kept), *_cells(of)])
+    return rows
+
+
+def _range(counts: Sequence[int]) -> str:
+    return f"{min(counts)} to {max(counts)}"
+
+
+def _cells(of: Summary) -> list[str]:
+    return [f"{100 * figure:.2f} %" for figure in (of.mean, of.p90, of.p95, of.worst)]
+
+
+def cross_validation(tables: Sequence[Table]) -> list[list[str]]:
+    """For each two tables the share that fits them best, and what it loses on the others.
+
+    Beside it waves alone (share 0) and the middle, which is what shipconf uses. Fitted is the mean
+    loss over three tunings; the loss told is that of the octaves.
+    """
+    mean = {
+        (one.name, share, name): statistics.fmean(
+            losses([one], points, "predicted", within=0.03, shared=share)
+        )
+        for one in tables
+        for share in SHARES
+        for name, points in (("octaves", OCTAVES), ("between", BETWEEN), ("halves", HALVES))
+    }
+    rows = []
+    for fitted in itertools.combinations(tables, len(tables) // 2):
+        share = min(
+            SHARES,
+            key=lambda share: sum(
+                mean[one.name, share, name]
+                for one in fitted
+                for name in ("octaves", "between", "halves")
+            ),
+        )
+        tested = [one for one in tables if one not in fitted]
+        cells = []
+        for used in (share, 0.0, MIDDLE):
+            of = summary(losses(tested, OCTAVES, "predicted", within=0.03, shared=used))
+            cells.append(f"{100 * of.mean:.2f} %, {100 * of.p95:.2f} %, {100 * of.worst:.2f} %")
+        rows.append(["; ".join(one.name for one in fitted), f"{share:g}", *cells])
+    return rows
+
+
+def cost(full: Table) -> tuple[float, float, int, int]:
+    """Microseconds for a choice and for reading a table, with so many configs and points."""
+    whole = full.measured
+    step = max(1, len(whole.configs) // 10)
+    kept = whole.only(range(0, len(whole.configs), step)[:10])
+    asked = next(row for row in kept.rows if row.at["M"] not in OCTAVES and row.at["M"] > 500)
+    rows = tuple(
+        row for row in kept.rows if row.at["M"] in OCTAVES and all(map(usable, row.time_ms))
+    )
+    known = Portfolio(configs=kept.configs, resources=kept.resources, rows=rows)
+    predictor = Predictor(known, full.device)
+
+    def per_call(function: Any, number: int) -> float:
+        return 1e6 * statistics.median(timeit.repeat(function, number=number, repeat=9)) / number
+
+    choose = per_call(lambda: predictor.predict(asked.at, asked.programs), 1000)
+    make = per_call(lambda: Predictor(known, full.device), 200)
+    return choose, make, len(known.configs), len(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("table", type=Path)
+    parser.add_argument("--arch", default="sm_90")
+    parser.add_argument("--shared-memory", type=int, default=232448, help="bytes for a block")
+    chosen = parser.parse_args()
+    tables = read(chosen.table, chosen.arch, chosen.shared_memory)
+    header = ["tuned at, choice", "configs", "mean", "p90", "p95", "worst"]
+    print(table(header, figures(tables)))
+    print("\nFitted on two (N, K), tested on the others: mean, p95, worst of the octaves, 3 %")
+    header = ["fitted on", "share", "fitted share", "waves alone", f"the middle ({MIDDLE:g})"]
+    print(table(header, cross_validation(tables)))
+    choose, make, configs, points = cost(tables[0])
+    print(f"\n{choose:.0f} µs for a choice from {configs} configs and {points} points, "
+          f"{make:.0f} µs once to prepare their table")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
