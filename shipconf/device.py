@@ -23,15 +23,15 @@ def interpreted(kernel: Any) -> bool:
     return False
 
 
-def current(kernel: Any) -> Device:
-    """The device that a launch of the kernel runs on now.
+def current(kernel: Any, index: int | None = None) -> Device:
+    """The device that a launch of the kernel runs on now, or the one of that number.
 
     `SHIPCONF_DEVICE_NAME` replaces the name. Raises what Triton raises where there is no driver.
     """
     name = settings.device_name()
     if interpreted(kernel):
         return Device("interpreter", name or "interpreter", "interpreter")
-    found = _physical(current_index())
+    found = _physical(current_index() if index is None else index)
     return Device(found.backend, name or found.name, found.arch, found.multiprocessors,
                   found.shared_memory)  # fmt: skip
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch.compiler import is_dynamo_compiling
 from triton.runtime.jit import KernelInterface, MockTensor
 
 from . import device as devices
@@ -21,12 +22,13 @@ from .fingerprint import plain_function
 from .flight import Flight
 from .hooks import Hooks
 from .keys import Binder, Dtype, Entry, asked_dtypes, dtypes_text
-from .lookup import Lookup, config_failed, is_mock
+from .lookup import Lookup, config_failed, is_mock, is_traced
 from .memory import Memory, Remembered
 from .records import Device, Record
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 from .subject import Subject, subject_of
+from .tracing import Tracer
 from .workload import Launch, torch_dtypes
 
 
@@ -83,7 +85,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         )  # fmt: skip
         self._lookup = Lookup(self.resolver, self.flight)
         self._memory: Memory | None = None  # until the first launch, which may ask the driver
-        self._overrides: list[Any] = []
+        self._overrides: list[Choice] = []
+        # Torch puts no interpreted kernel into a graph.
+        self._tracer = (
+            None if devices.interpreted(fn)
+            else Tracer(fn, self._binder, self._lookup, self._check_passed)
+        )  # fmt: skip
         self.registered_workload: Callable[..., Launch] | None = None
         self.latest: Remembered | None = None
         # What Triton's own decorator keeps under these names, for tools that read them.
@@ -104,12 +111,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
 
         This is what `kernel[grid](…)` calls. With `warmup=True` only compile.
         """
-        memory = self._memory
-        if memory is None:
-            return self._run_with_care(args, kwargs, grid, warmup)
+        if is_dynamo_compiling() and self._tracer is not None:
+            return self._trace(args, kwargs, grid)
+        memory: Any = self._memory
         try:
             known = memory.launches[memory.key(*args, **kwargs)]
-        except (KeyError, AttributeError, TypeError):
+        except (KeyError, AttributeError, TypeError):  # of a launch with no memory yet, too
             return self._run_with_care(args, kwargs, grid, warmup)
         if (
             self._overrides
@@ -128,6 +135,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             first_error = error
         return self._run_with_care(args, kwargs, grid, warmup, (known, first_error))
 
+    def _trace(self, args: Any, kwargs: dict[str, Any], grid: Any) -> Any:
+        """A launch that torch traces into a graph. Dynamo reads this."""
+        assert self._tracer is not None
+        override = self._overrides[-1] if self._overrides else None
+        return self._tracer.launch(args, kwargs, grid, override)
+
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         """Compile without launching: the resolved config, or every candidate on a miss.
 
@@ -142,6 +155,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         failed: tuple[Remembered, Exception] | None = None,
     ) -> Any:  # fmt: skip
         """A launch that memory alone cannot serve: look up, launch, go on where a config fails."""
+        if self._tracer is not None and not warmup and is_traced((*args, *kwargs.values())):
+            return self._trace(args, kwargs, grid)
         request = self._request(args, kwargs, grid, warmup)
         return self._attempt(request, lambda known: self._start(request, known), failed)
 
@@ -207,18 +222,21 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         self, args: Any, kwargs: dict[str, Any], grid: Any = None, warmup: bool = False
     ) -> Request:
         bound = self._binder.bind(args, kwargs)
-        self._check_heuristics()
-        for knob in sorted(self.resolver.knobs.set_by_configs & bound.passed):
-            raise ValueError(
-                f"{self.name}: the launch passes {knob!r}, which the configs set; drop it from "
-                "one of them"
-            )
+        self._check_passed(bound.passed)
         query = Query(
             self._binder.key(bound.named), devices.current(self.fn), bound.passed, bound.named,
             lambda choice, distance: self.flight.allows(request, choice, distance),
         )  # fmt: skip
         request = Request(query, bound, args, kwargs, grid, warmup)
         return request
+
+    def _check_passed(self, passed: frozenset[str]) -> None:
+        self._check_heuristics()
+        for knob in sorted(self.resolver.knobs.set_by_configs & passed):
+            raise ValueError(
+                f"{self.name}: the launch passes {knob!r}, which the configs set; drop it from "
+                "one of them"
+            )
 
     def _check_heuristics(self) -> None:
         fn = self.fn
@@ -534,7 +552,7 @@ def override(kernel: ShippedKernel, config: Any) -> Iterator[None]:
     """
     if not isinstance(kernel, ShippedKernel):
         raise TypeError(f"override needs a kernel made by shipped_autotune, not {kernel!r}")
-    entry = config if isinstance(config, Mapping) else from_triton(config)
+    entry = Choice(dict(config)) if isinstance(config, Mapping) else from_triton(config)
     kernel._overrides.append(entry)
     try:
         yield

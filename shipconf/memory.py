@@ -139,6 +139,8 @@ def _generate(
     for name in binder.tensors:
         if entries.get(name, _MISSING) is not None:  # a key entry has its class in the key already
             parts.append(form.get(kinds.get(name, ""), "{0}.__class__").format(name))
+    # A graph is traced with fake tensors. All tensors of a launch are fake then, or none is.
+    parts += [f"{name}.__class__" for name in binder.tensors if kinds.get(name) == "tensor"][:1]
     body = "".join(f"{part}, " for part in parts)
     source = f"def _key({_parameters(binder.signature, scope)}):\n    return ({body})\n"
     exec(source, scope)

@@ -30,6 +30,7 @@ LAYERS = [
     {"resolver", "provenance"},
     {"flight"},
     {"lookup", "tuning"},
+    {"tracing"},
     {"kernel", "serving", "points"},
     {"reading"},
     {"interop"},
