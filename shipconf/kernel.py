@@ -22,7 +22,7 @@ from .fingerprint import plain_function
 from .flight import Flight
 from .hooks import Hooks
 from .keys import Binder, Dtype, Entry, asked_dtypes, dtypes_text
-from .lookup import Lookup, config_failed, is_mock, is_traced
+from .lookup import Lookup, Override, config_failed, is_mock, is_traced
 from .memory import Memory, Remembered
 from .records import Device, Record
 from .resolver import Match, Query, Request, Resolver, by_default
@@ -85,7 +85,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         )  # fmt: skip
         self._lookup = Lookup(self.resolver, self.flight)
         self._memory: Memory | None = None  # until the first launch, which may ask the driver
-        self._overrides: list[Choice] = []
+        self._overrides: list[Override] = []
         # Torch puts no interpreted kernel into a graph.
         self._tracer = (
             None if devices.interpreted(fn)
@@ -552,14 +552,13 @@ def override(kernel: ShippedKernel, config: Any) -> Iterator[None]:
     """
     if not isinstance(kernel, ShippedKernel):
         raise TypeError(f"override needs a kernel made by shipped_autotune, not {kernel!r}")
-    entry = Choice(dict(config)) if isinstance(config, Mapping) else from_triton(config)
+    choice = Choice(dict(config)) if isinstance(config, Mapping) else from_triton(config)
+    entry = Override(choice)
     kernel._overrides.append(entry)
     try:
         yield
     finally:
-        # By identity: equal configs may be entered by several threads.
-        index = next(i for i, item in enumerate(kernel._overrides) if item is entry)
-        del kernel._overrides[index]
+        kernel._overrides.remove(entry)
 
 
 def _check_names(what: str, names: Sequence[str], valid: Sequence[str]) -> None:

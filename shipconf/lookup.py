@@ -18,6 +18,13 @@ from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 
 
+class Override:
+    """A config that a block forces: an object for each block, since Dynamo guards on the object."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+
+
 class Lookup:
     """Finds what a launch of one kernel uses, where the process's memory does not know it."""
 
@@ -143,8 +150,9 @@ class Lookup:
         alone = len(live) == 1 and self.resolver.default_config is None
         return by_default(live[0]) if alone else None
 
-    def overridden(self, query: Query, choice: Choice) -> Remembered:
+    def overridden(self, query: Query, override: Override) -> Remembered:
         """The config of an `override` block. Raises `ValueError` where it does not fit."""
+        choice = override.choice
         try:
             accepted = self.resolver.knobs.accept(choice.document, query.passed, query.device)
         except UnfitError as error:

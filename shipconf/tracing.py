@@ -20,7 +20,7 @@ from . import device as devices
 from .configs import Choice, to_triton
 from .errors import warn_once
 from .keys import Binder, dtype_name
-from .lookup import Lookup
+from .lookup import Lookup, Override
 from .memory import Remembered
 from .resolver import Query
 
@@ -50,9 +50,13 @@ class Tracer:
         self._launchers: dict[Any, Any] = {}
 
     def launch(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Any, override: Any
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        grid: Any,
+        override: Override | None,
     ) -> Any:
-        """Put the launch into the graph that is traced. `override` is a `Choice`, or None."""
+        """Put the launch into the graph that is traced."""
         from torch.compiler import is_dynamo_compiling
 
         passed = {**dict(zip(self.names, args)), **kwargs}
@@ -92,7 +96,7 @@ class Tracer:
         return tuple(_range(parts) for _, parts in found)
 
     def launcher(
-        self, here: Circumstances, override: Choice | None, near: tuple[int, ...], *values: Any
+        self, here: Circumstances, override: Override | None, near: tuple[int, ...], *values: Any
     ) -> Any:
         """The kernel with the config, in the one form that torch puts into graphs.
 

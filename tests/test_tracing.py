@@ -404,18 +404,26 @@ def scaled(x_ptr, out_ptr, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out_ptr + offsets, x * FACTOR, mask=offsets < n)
 
 
-def scaling() -> Any:
-    kernel = shipped_autotune(configs=configs([16]), key=["FACTOR"], nearest=["n"], do_bench=never)(
-        compiled(scaled)
-    )
+scaling = shipped_autotune(configs=configs([16]), key=["FACTOR"], nearest=["n"], do_bench=never)(
+    compiled(scaled)
+)
 
-    def scale(x: torch.Tensor, factor: int) -> torch.Tensor:
-        out = torch.empty_like(x)
-        n = x.numel()
-        kernel[lambda named: (triton.cdiv(n, named["BLOCK"]),)](x, out, n, factor)
-        return out
 
-    return scale
+def scale(x: torch.Tensor, factor: int) -> torch.Tensor:
+    out = torch.empty_like(x)
+    n = x.numel()
+    scaling[lambda named: (triton.cdiv(n, named["BLOCK"]),)](x, out, n, factor)
+    return out
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return scale(x, 3)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return scale(gradient.contiguous(), 5)
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's
@@ -423,17 +431,6 @@ def scaling() -> Any:
 @pytest.mark.parametrize("dynamic", MODES)
 def test_a_training_step(dynamic, aot):
     """An `autograd.Function` with a launch in its forward and one in its backward."""
-    scale = scaling()
-
-    class Scale(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return scale(x, 3)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-            return scale(gradient.contiguous(), 5)
-
     graphs = Graphs(aot=aot)
     step = graphs.compile(lambda x: Scale.apply(x).sum(), dynamic)
     for n in (7, 40):
@@ -454,7 +451,6 @@ def test_a_training_step(dynamic, aot):
 @pytest.fixture
 def operator() -> Iterator[Any]:
     """A `triton_op` around a launch."""
-    scale = scaling()
     with torch.library._scoped_library("shipconf_test", "FRAGMENT"):
 
         @torch.library.triton_op("shipconf_test::triple", mutates_args={})
@@ -475,14 +471,13 @@ def test_a_triton_op_is_traced_into(operator, dynamic):
 
 def test_make_fx_sees_the_launch(operator):
     graphs = Graphs()
-    graph = make_fx(scaling(), tracing_mode="fake")(torch.ones(7), 3)
+    graph = make_fx(scale, tracing_mode="fake")(torch.ones(7), 3)
     assert graphs.runnable(graph)(torch.ones(7), 3).tolist() == [3.0] * 7
     assert graphs.configs() == [] and [c["BLOCK"] for c in graphs.launched] == [16]
 
 
 def test_a_launch_on_fake_tensors_only_tells_shapes(module):
     """Nothing is launched, also after the very key was launched with real ones."""
-    scale = scaling()
     with mock.patch.object(triton.JITFunction, "run", lambda *args, **kwargs: None):
         scale(torch.ones(7), 3)
     with FakeTensorMode(), mock.patch.object(triton.JITFunction, "run", never):
