@@ -89,7 +89,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         # Torch puts no interpreted kernel into a graph.
         self._tracer = (
             None if devices.interpreted(fn)
-            else Tracer(fn, self._binder, self._lookup, self._check_passed)
+            else Tracer(fn, self._binder, self._lookup, self._check_passed, self._overrides)
         )  # fmt: skip
         self.registered_workload: Callable[..., Launch] | None = None
         self.latest: Remembered | None = None
@@ -138,7 +138,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def _trace(self, args: Any, kwargs: dict[str, Any], grid: Any) -> Any:
         """A launch that torch traces into a graph. Dynamo reads this."""
         assert self._tracer is not None
-        override = self._overrides[-1] if self._overrides else None
+        override = self._overrides[-1].name if self._overrides else None
         return self._tracer.launch(args, kwargs, grid, override)
 
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:

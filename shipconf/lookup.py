@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,12 +18,15 @@ from .memory import Remembered
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 
+_numbers = itertools.count()
+
 
 class Override:
-    """A config that a block forces: an object for each block, since Dynamo guards on the object."""
+    """A config that a block forces, with a name that no other block has: Dynamo guards on it."""
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
+        self.name = f"override {next(_numbers)}"
 
 
 class Lookup:

@@ -36,8 +36,9 @@ class Tracer:
     """Puts launches of one kernel into the graphs that torch traces."""
 
     def __init__(
-        self, fn: Any, binder: Binder, lookup: Lookup, check: Callable[[frozenset[str]], None]
-    ) -> None:
+        self, fn: Any, binder: Binder, lookup: Lookup, check: Callable[[frozenset[str]], None],
+        overrides: Sequence[Override],
+    ) -> None:  # fmt: skip
         self.fn = fn
         self.names = tuple(fn.arg_names)
         self.defaults = dict(binder.defaults)
@@ -47,6 +48,7 @@ class Tracer:
         self.binder = binder
         self.lookup = lookup
         self.check = check
+        self.overrides = overrides
         self._launchers: dict[Any, Any] = {}
 
     def launch(
@@ -54,9 +56,9 @@ class Tracer:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         grid: Any,
-        override: Override | None,
+        override: str | None,
     ) -> Any:
-        """Put the launch into the graph that is traced."""
+        """Put the launch into the graph that is traced, with the override of that name, if any."""
         from torch.compiler import is_dynamo_compiling
 
         passed = {**dict(zip(self.names, args)), **kwargs}
@@ -96,7 +98,7 @@ class Tracer:
         return tuple(_range(parts) for _, parts in found)
 
     def launcher(
-        self, here: Circumstances, override: Override | None, near: tuple[int, ...], *values: Any
+        self, here: Circumstances, override: str | None, near: tuple[int, ...], *values: Any
     ) -> Any:
         """The kernel with the config, in the one form that torch puts into graphs.
 
@@ -104,7 +106,8 @@ class Tracer:
         """
         query = self._query(here, near, values)
         if override is not None:
-            known = self.lookup.overridden(query, override)
+            (entered,) = [entry for entry in self.overrides if entry.name == override]
+            known = self.lookup.overridden(query, entered)
         else:
             known = self.lookup.traced(query)
         self._warn_of_dropped(known)
