@@ -109,10 +109,12 @@ class Lookup:
             found = by_default(self.resolver.knobs.live[0])
         return found
 
-    def without_arguments(self, query: Query) -> tuple[Remembered | None, bool]:
-        """What serves the key and nearest values where nothing may be tuned, without a warning,
-        and whether a launch that may tune would use it too."""
-        found = self.resolver.near(query) or self.sole_declared()
+    def untuned(
+        self, query: Query, sole: Callable[[], Remembered | None]
+    ) -> tuple[Remembered | None, bool]:
+        """What serves where nothing may be tuned, without a warning, and whether a launch that
+        may tune would use it too. `sole` finds the only candidate, if there is only one."""
+        found = self.resolver.near(query) or sole()
         if found is not None:
             return found, True
         found = self.resolver.last_resort(query, settings.policy(), quiet=True)
@@ -120,13 +122,13 @@ class Lookup:
             found = by_default(self.resolver.knobs.live[0])
         return found, False
 
-    def traced(self, query: Query) -> Remembered:
+    def traced(self, query: Query, sole: Callable[[], Remembered | None]) -> Remembered:
         """What a launch uses that is traced into a graph, where nothing can be tuned.
 
         A miss takes the nearest or the default with one warning, and raises `OfflineError` where
         there is neither.
         """
-        found, stored = self.without_arguments(query)
+        found, stored = self.untuned(query, sole)
         if stored and found is not None:
             return found
         self.resolver.note_miss(query)

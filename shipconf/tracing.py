@@ -10,26 +10,25 @@ as they are and takes what they return for constant.
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Union
 
 from . import device as devices
 from .configs import Choice, to_triton
 from .errors import warn_once
-from .keys import Binder, dtype_name
+from .keys import Binder, Bound, dtype_name
 from .lookup import Lookup, Override
 from .memory import Remembered
-from .resolver import Query
+from .ranges import Range, range_of, representative, starts
+from .resolver import Query, Request
 
-# Union, since Python 3.9, where the vendored module runs, has no `int | None`.
-Last = Union[int, None]  # None is without end
-# The last value of a range, the value in it to look up by, and the parts of it that are a miss.
-Range = tuple[Last, int, tuple[tuple[int, Last], ...]]
-# Device number of a tensor, the names that the launch passes, and the tensors' dtypes.
-Circumstances = tuple[Union[int, None], tuple[str, ...], tuple[tuple[str, Any], ...]]
+# Device number of a tensor, the names that the launch passes, the tensors' dtypes, and what
+# pruning is to see of positional and keyword arguments. (Union: see `ranges`.)
+Circumstances = tuple[
+    Union[int, None], tuple[str, ...], tuple[tuple[str, Any], ...], tuple[Any, ...]
+]
 
 
 class Tracer:
@@ -49,6 +48,7 @@ class Tracer:
         self.lookup = lookup
         self.check = check
         self.overrides = overrides
+        self.pruned = bool(lookup.flight.prune)  # by functions of any argument, so all are settled
         self._launchers: dict[Any, Any] = {}
 
     def launch(
@@ -64,13 +64,17 @@ class Tracer:
         passed = {**dict(zip(self.names, args)), **kwargs}
         named = {**self.defaults, **passed}
         marks = tuple([(name, _mark(named[name])) for name in self.tensors if name in named])
-        here: Circumstances = (_device_index(named), tuple(passed), marks)
+        seen: tuple[Any, ...] = ()
+        if self.pruned:
+            keywords = tuple([(name, _described(value)) for name, value in kwargs.items()])
+            seen = (tuple([_described(value) for value in args]), keywords)
+        here: Circumstances = (_device_index(named), tuple(passed), marks, seen)
         values = [_settled(_read(entry, named)) for entry in self.key]
         near = [_read(entry, named) for entry in self.nearest]
         if override is not None:
             near = [1 for _ in near]  # no lookup: one graph for all values
-        elif len(near) == 1:
-            near = [_representative(self.ranges(here, *values), near[0])]
+        elif len(near) == 1 and not self.pruned:
+            near = [representative(self.ranges(here, *values), near[0])]
         else:
             near = [operator.index(value) for value in near]
         launcher = self.launcher(here, override, tuple(near), *values)
@@ -83,19 +87,26 @@ class Tracer:
     def ranges(self, here: Circumstances, *values: Any) -> tuple[Range, ...]:
         """The ranges of the nearest value that one config serves each, in order."""
         ((name, _),) = self.nearest
-        query = self._query(here, (1,), values)
+        query = self._request(here, (1,), values).query
         resolver = self.lookup.resolver
-        starts = sorted({0, 1, *_starts(resolver.tuned_at(query), resolver.max_distance)})
+        firsts = sorted({0, 1, *starts(resolver.tuned_at(query), resolver.max_distance)})
         found: list[tuple[str, list[tuple[int, int | None, bool]]]] = []
-        for first, following in zip(starts, [*starts[1:], None]):
+        for first, following in zip(firsts, [*firsts[1:], None]):
             at = replace(query, key=replace(query.key, nearest={name: first}))
-            known, stored = self.lookup.without_arguments(at)
-            identity = "" if known is None else Choice(known.flat).identity
+            known, stored = self.lookup.untuned(at, self.lookup.sole_declared)
+            identity = self._identity(known)
             last = None if following is None else following - 1
             if not found or found[-1][0] != identity or first == 1:  # zero has rules of its own
                 found.append((identity, []))
             found[-1][1].append((first, last, stored))
-        return tuple(_range(parts) for _, parts in found)
+        return tuple(range_of(parts, computed=not identity) for identity, parts in found)
+
+    def _identity(self, known: Remembered | None) -> str:
+        """What the neighbours of one range have in common; "" where each value has its own."""
+        if known is None:
+            return "nothing"
+        computed = callable(self.lookup.resolver.default_config)
+        return "" if computed and known.match.source == "default" else Choice(known.flat).identity
 
     def launcher(
         self, here: Circumstances, override: str | None, near: tuple[int, ...], *values: Any
@@ -104,12 +115,16 @@ class Tracer:
 
         Raises `OfflineError` where there is none, and `ValueError` as a launch does.
         """
-        query = self._query(here, near, values)
+        request = self._request(here, near, values)
+        query = request.query
         if override is not None:
             (entered,) = [entry for entry in self.overrides if entry.name == override]
             known = self.lookup.overridden(query, entered)
         else:
-            known = self.lookup.traced(query)
+            sole = self.lookup.sole_declared
+            known = self.lookup.traced(
+                query, (lambda: self.lookup.sole(request)) if self.pruned else sole
+            )
         self._warn_of_dropped(known)
         identity = Choice(known.flat).identity, known.pre_hook
         if identity not in self._launchers:
@@ -123,14 +138,25 @@ class Tracer:
     ranges._dynamo_marked_constant = True  # type: ignore[attr-defined]
     launcher._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
-    def _query(self, here: Circumstances, near: Sequence[int], values: Sequence[Any]) -> Query:
-        index, passed, marks = here
+    def _request(self, here: Circumstances, near: Sequence[int], values: Sequence[Any]) -> Request:
+        """The launch as it is looked up; its arguments are what pruning may see, if anything."""
+        index, passed, marks, seen = here
         self.check(frozenset(passed))
         named = {name: value for (name, _), value in zip(self.key, values)}
         named.update({name: value for (name, _), value in zip(self.nearest, near)})
         dtypes = {name: _dtypes(mark) for name, mark in marks if mark}
         key = self.binder.key_of_values(named, dtypes)
-        return Query(key, devices.current(self.fn, index), frozenset(passed), named)
+        positional, keywords = seen or ((), ())
+        args = tuple(map(_stand_in, positional))
+        kwargs = {name: _stand_in(value) for name, value in keywords}
+        named.update({**dict(zip(self.names, args)), **kwargs})
+        query = Query(
+            key, devices.current(self.fn, index), frozenset(passed), named,
+            lambda choice, distance: not seen
+            or self.lookup.flight.allows(request, choice, distance),
+        )  # fmt: skip
+        request = Request(query, Bound(named, query.passed, {}), args, kwargs)  # for `allows`
+        return request
 
     def _warn_of_dropped(self, known: Remembered) -> None:
         dropped = [
@@ -177,6 +203,25 @@ def _mark(value: Any) -> Any:
     return ""
 
 
+def _described(value: Any) -> Any:
+    """What a constant can say of an argument."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return ("a tensor", value.dtype, tuple([operator.index(size) for size in value.shape]))
+    return _settled(value)
+
+
+def _stand_in(described: Any) -> Any:
+    """An argument that was described; a tensor without data in the place of one."""
+    if isinstance(described, tuple) and described[:1] == ("a tensor",):
+        import torch
+
+        _, dtype, shape = described
+        return torch.empty(shape, dtype=dtype, device="meta")
+    return described
+
+
 def _dtypes(mark: Any) -> str | list[str]:
     if not isinstance(mark, tuple):
         return dtype_name(mark)
@@ -196,46 +241,3 @@ def _device_index(named: Mapping[str, Any]) -> int | None:
             index: int | None = value.device.index
             return index
     return None
-
-
-def _representative(ranges: Sequence[Range], value: Any) -> int:
-    """The value to look up by in the place of one that may be symbolic.
-
-    It is compared with the ends of ranges only. What is a miss counts as one where that is known
-    without another comparison, which would cost a graph.
-    """
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    _, use, gaps = ranges[-1]
-    for last, inside, parts in ranges[:-1]:
-        if value <= last:
-            use, gaps = inside, parts
-            break
-    for first, last in gaps:
-        if statically_known_true(value >= first) and (
-            last is None or statically_known_true(value <= last)
-        ):
-            return first
-    return use
-
-
-def _range(parts: Sequence[tuple[int, int | None, bool]]) -> Range:
-    stored = [first for first, _, is_stored in parts if is_stored]
-    misses = tuple((first, last) for first, last, is_stored in parts if not is_stored)
-    return parts[-1][1], (stored or [parts[0][0]])[0], misses
-
-
-def _starts(tuned: Iterable[Iterable[int]], max_distance: float) -> Iterator[int]:
-    """Where another record may become the nearest, and where one comes into reach or leaves it.
-
-    `tuned` has the tuned values of the records that compete with one another. Bounds are off by
-    one at most, so both sides are given.
-    """
-    for values in tuned:
-        ordered = sorted({max(1, value) for value in values})
-        bounds = []
-        for low, value in zip([1, *ordered], ordered):
-            bounds += [value, math.isqrt(low * value)]
-            bounds += [int(value * 2.0**-max_distance), int(value * 2.0**max_distance)]
-        for bound in bounds:
-            yield from (max(1, bound), bound + 1)

@@ -126,7 +126,12 @@ def test_a_graph_takes_the_record_of_its_tensors_device(kernel, unlike):
         for index, block in ((0, 64), (1, 16)):
             tracer = kernel._tracer
             assert tracer is not None
-            here = (index, ("out_ptr", "N", "M"), (("out_ptr", torch.int32), ("N", ""), ("M", "")))
+            here = (
+                index,
+                ("out_ptr", "N", "M"),
+                (("out_ptr", torch.int32), ("N", ""), ("M", "")),
+                (),
+            )
             assert tracer.launcher(here, None, (8,), 8).configs[0].kwargs["BLOCK"] == block
     unlike.current = 1  # tensors of the CPU have no number: the current device it is
     assert int(graphs.compile(function)(torch.zeros(1, dtype=torch.int32))) == 16

@@ -20,7 +20,7 @@ LAYERS = [
     {"forks"},
     {"errors", "fingerprint", "keys", "scopes", "settings", "targets"},
     {"files", "globs", "hoisting", "memory", "records", "sources", "subject", "workload"}
-    | {"hooks", "failures", "finals", "placement"},
+    | {"hooks", "failures", "finals", "placement", "ranges"},
     {"compiling", "device", "journal", "misses", "splicing", "stores", "worker"},
     {"bench", "configs", "environment", "vendor"},
     {"sampler"},

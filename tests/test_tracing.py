@@ -24,6 +24,7 @@ from traced import H200, H200_FILE, Graphs, compiled, h200
 
 import shipconf
 from shipconf import OfflineError, ShipconfWarning, ShippedKernel, shipped_autotune, tracing
+from shipconf.ranges import representative
 
 MODES = [False, True, None]
 
@@ -255,13 +256,13 @@ def test_ranges_agree_with_the_lookup_of_every_value(
         )  # fmt: skip
         tracer = kernel._tracer
         assert tracer is not None
-        here = (None, ("out_ptr", "N", "M"), (("out_ptr", torch.int32), ("N", ""), ("M", "")))
+        here = (None, ("out_ptr", "N", "M"), (("out_ptr", torch.int32), ("N", ""), ("M", "")), ())
         with shipconf.offline(strict):
             ranges = tracer.ranges(here, 8)
             values = {0, 1, 2, *range(1, 9000, 37)}
             values |= {last + i for last, _, _ in ranges if last is not None for i in (0, 1)}
             for m in values:
-                use = tracing._representative(ranges, m)
+                use = representative(ranges, m)  # as for a concrete M
                 assert stored(kernel, 8, use) == stored(kernel, 8, m), (m, use, ranges)
             blocks = [stored(kernel, 8, use) for _, use, _ in ranges[1:]]
     assert all(one != other for one, other in pairwise(blocks)), "neighbours with one config"
@@ -370,6 +371,41 @@ def test_the_marks_are_those_of_torch(module):
     torch.compiler.assume_constant_result(function)
     for method in (tracing.Tracer.ranges, tracing.Tracer.launcher):
         assert vars(method) == vars(function)
+
+
+@pytest.mark.parametrize("dynamic", MODES)
+def test_a_record_whose_config_pruning_drops_for_the_shape_does_not_serve(module, dynamic):
+    """`early_config_prune` sees the arguments, shapes and dtypes of the tensors, in a graph too."""
+    seen = []
+
+    def prune(live: Any, named: dict[str, Any], **rest: Any) -> Any:
+        seen.append((tuple(named["out_ptr"].shape), named["out_ptr"].dtype, named["M"]))
+        return [config for config in live if config.kwargs["BLOCK"] <= named["M"]]
+
+    kernel = shipped(module, {8: RECORDS[8]}, prune_configs_by={"early_config_prune": prune})
+    run = Graphs().compile(told(kernel), dynamic)
+    for m, block in ((100, 32), (31, 16), (33, 32), (64, 32)):
+        assert int(run(torch.zeros(m, 8))) == block
+    assert set(seen) >= {((1,), torch.int32, 100), ((1,), torch.int32, 31)}
+
+
+def test_the_only_candidate_that_pruning_leaves_needs_no_record(module, store):
+    kernel = shipped(
+        module, {}, prune_configs_by={"early_config_prune": lambda live, *a, **k: live[1:2]}
+    )
+    assert int(Graphs().compile(told(kernel), True)(torch.zeros(9, 8))) == 32
+
+
+@pytest.mark.parametrize("dynamic", MODES)
+def test_a_default_that_is_computed_is_that_of_the_value(module, dynamic):
+    """A function of M may have bounds of its own."""
+    kernel = shipped(
+        module, {8: [record(64, M=1000)]}, max_distance=1.0,
+        default=lambda named: configs([16 if named["M"] < 77 else 32])[0],
+    )  # fmt: skip
+    run = Graphs().compile(told(kernel), dynamic)
+    with shipconf.offline(strict=True), pytest.warns(ShipconfWarning, match="the graph uses"):
+        assert [int(run(torch.zeros(m, 8))) for m in (76, 77, 900)] == [16, 32, 64]
 
 
 # --- around the kernel ------------------------------------------------------------------------
