@@ -115,7 +115,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             return self._trace(args, kwargs, grid)
         memory: Any = self._memory
         try:
-            known = memory.launches[memory.key(*args, **kwargs)]
+            key = memory.key(*args, **kwargs) if kwargs else memory.positional(*args)
+            known = memory.launches[key]
         except (KeyError, AttributeError, TypeError):  # of a launch with no memory yet, too
             return self._run_with_care(args, kwargs, grid, warmup)
         if (

@@ -14,7 +14,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import configs
 from packages import files_in, package, record, shelf, write
@@ -239,6 +239,7 @@ POINTS = st.lists(
 )  # fmt: skip
 
 
+@settings(deadline=None, max_examples=50)
 @given(points=POINTS, max_distance=st.sampled_from([0.0, 0.3, 1.0, 2.0]), strict=st.booleans())
 def test_ranges_agree_with_the_lookup_of_every_value(
     tmp_path_factory, points, max_distance, strict
