@@ -17,13 +17,13 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernels import configs
-from packages import files_in, package, record, shelf, write
+from packages import files_in, load, package, record, shelf, write
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from traced import H200, H200_FILE, Graphs, compiled, h200
 
 import shipconf
-from shipconf import OfflineError, ShipconfWarning, ShippedKernel, shipped_autotune, tracing
+from shipconf import OfflineError, ShipconfWarning, ShippedKernel, shipped_autotune, tracing, vendor
 from shipconf.ranges import representative
 
 MODES = [False, True, None]
@@ -203,6 +203,24 @@ def test_key_values_keep_their_types_in_a_graph(dynamic):
         found = [s for s in seen if s == {"FAST": fast, "MODE": mode, **expected}]
         assert found and all(type(s["FAST"]) is type(fast) for s in found[:1])
     assert all(type(s["N"]) is int and type(s["rows"]) is int for s in seen)
+
+
+@triton.jit
+def typed(out_ptr, N, T: tl.constexpr, BLOCK: tl.constexpr):
+    tl.store(out_ptr, BLOCK)
+
+
+def test_a_dtype_is_a_key_value_in_a_graph_too():
+    kernel = shipped_autotune(configs=configs([16]), key=["N", "T"], do_bench=never)(
+        compiled(typed)
+    )
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros(1, dtype=torch.int32)
+        kernel[(1,)](out, x.shape[0], tl.float16)
+        return out
+
+    assert int(Graphs().compile(function, dynamic=True)(torch.zeros(5))) == 16
 
 
 @triton.jit
@@ -480,6 +498,21 @@ def test_a_training_step(dynamic, aot):
             with torch.no_grad():
                 loss = step(x)
         assert float(loss.detach()) == 3 * sum(range(n))
+
+
+def test_the_vendored_decorator_traces_too(tmp_path, module):
+    """The module that `shipconf vendor` writes has the same code under other names."""
+    shipped(module, RECORDS)
+    path = tmp_path / "vendored.py"
+    path.write_text(vendor.source())
+    kernel = load(path).shipped_autotune(configs=configs(), key=["N"], nearest=["M"])(
+        compiled(module.told)
+    )
+    graphs = Graphs()
+    run = graphs.compile(told(kernel), dynamic=True)
+    for m, block in ((9, 16), (100, 32), (900, 64), (10, 16)):
+        assert int(run(torch.zeros(m, 8))) == block
+    assert len(graphs.traced) == 3
 
 
 # --- triton_op, fake tensors, make_fx, export -------------------------------------------------
