@@ -23,15 +23,15 @@ def interpreted(kernel: Any) -> bool:
     return False
 
 
-def current(kernel: Any) -> Device:
-    """The device that a launch of the kernel runs on now.
+def current(kernel: Any, index: int | None = None) -> Device:
+    """The device that a launch of the kernel runs on now, or the one of that number.
 
     `SHIPCONF_DEVICE_NAME` replaces the name. Raises what Triton raises where there is no driver.
     """
     name = settings.device_name()
     if interpreted(kernel):
         return Device("interpreter", name or "interpreter", "interpreter")
-    found = _physical(current_index())
+    found = _physical(current_index() if index is None else index)
     return Device(found.backend, name or found.name, found.arch, found.multiprocessors,
                   found.shared_memory)  # fmt: skip
 
@@ -67,7 +67,6 @@ def _physical(index: int) -> Device:
     from triton.runtime import driver
 
     target = driver.active.get_current_target()
-    arch = f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
     # torch has the properties at hand; Triton asks the driver for clocks too, which is slow.
     properties = _torch_module(target.backend).get_device_properties(index)
     multiprocessors = getattr(properties, "multi_processor_count", None)
@@ -75,7 +74,16 @@ def _physical(index: int) -> Device:
     if multiprocessors is None or not shared_memory:
         asked = driver.active.utils.get_device_properties(index)
         multiprocessors, shared_memory = asked["multiprocessor_count"], asked["max_shared_mem"]
-    return Device(target.backend, properties.name, arch, multiprocessors, shared_memory)
+    arch = target.arch if index == current_index() else _arch(properties, target)
+    name = f"sm_{arch}" if target.backend == "cuda" else str(arch)
+    return Device(target.backend, properties.name, name, multiprocessors, shared_memory)
+
+
+def _arch(properties: Any, current: Any) -> Any:
+    """The architecture of a device that is not the current one, as Triton would call it."""
+    if current.backend == "cuda":
+        return f"{properties.major}{properties.minor}"
+    return getattr(properties, "gcnArchName", str(current.arch)).partition(":")[0]
 
 
 def _torch_module(backend: str) -> Any:

@@ -128,7 +128,7 @@ def warn_once(subject: Hashable, cause: Hashable, message: str) -> None:
 
 
 def _callers_level() -> int:
-    """The stack level of the first frame that is neither shipconf's nor Triton's."""
+    """The stack level of the first frame that is not shipconf's, Triton's or torch's."""
     level, frame = 2, sys._getframe(2)
     while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
@@ -137,4 +137,5 @@ def _callers_level() -> int:
 
 def _is_ours(module: str) -> bool:
     # By its own name too: a vendored copy of this module lies in another package.
-    return module == __name__ or module.partition(".")[0] in ("shipconf", "triton", "contextlib")
+    top = module.partition(".")[0]
+    return module == __name__ or top in ("shipconf", "triton", "torch", "contextlib")

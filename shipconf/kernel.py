@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch.compiler import is_dynamo_compiling
 from triton.runtime.jit import KernelInterface, MockTensor
 
 from . import device as devices
@@ -21,12 +22,13 @@ from .fingerprint import plain_function
 from .flight import Flight
 from .hooks import Hooks
 from .keys import Binder, Dtype, Entry, asked_dtypes, dtypes_text
-from .lookup import Lookup, config_failed, is_mock
+from .lookup import Lookup, Override, config_failed, is_mock, is_traced
 from .memory import Memory, Remembered
 from .records import Device, Record
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
 from .subject import Subject, subject_of
+from .tracing import Tracer
 from .workload import Launch, torch_dtypes
 
 
@@ -84,7 +86,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         )  # fmt: skip
         self._lookup = Lookup(self.resolver, self.flight)
         self._memory: Memory | None = None  # until the first launch, which may ask the driver
-        self._overrides: list[Any] = []
+        self._overrides: list[Override] = []
+        # Torch puts no interpreted kernel into a graph.
+        self._tracer = (
+            None if devices.interpreted(fn)
+            else Tracer(fn, self._binder, self._lookup, self._check_passed, self._overrides)
+        )  # fmt: skip
         self.registered_workload: Callable[..., Launch] | None = None
         self.latest: Remembered | None = None
         # What Triton's own decorator keeps under these names, for tools that read them.
@@ -105,12 +112,13 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
 
         This is what `kernel[grid](…)` calls. With `warmup=True` only compile.
         """
-        memory = self._memory
-        if memory is None:
-            return self._run_with_care(args, kwargs, grid, warmup)
+        if is_dynamo_compiling() and self._tracer is not None:
+            return self._trace(args, kwargs, grid)
+        memory: Any = self._memory
         try:
-            known = memory.launches[memory.key(*args, **kwargs)]
-        except (KeyError, AttributeError, TypeError):
+            key = memory.key(*args, **kwargs) if kwargs else memory.positional(*args)
+            known = memory.launches[key]
+        except (KeyError, AttributeError, TypeError):  # of a launch with no memory yet, too
             return self._run_with_care(args, kwargs, grid, warmup)
         if (
             self._overrides
@@ -129,6 +137,12 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
             first_error = error
         return self._run_with_care(args, kwargs, grid, warmup, (known, first_error))
 
+    def _trace(self, args: Any, kwargs: dict[str, Any], grid: Any) -> Any:
+        """A launch that torch traces into a graph. Dynamo reads this."""
+        assert self._tracer is not None
+        override = self._overrides[-1].name if self._overrides else None
+        return self._tracer.launch(args, kwargs, grid, override)
+
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
         """Compile without launching: the resolved config, or every candidate on a miss.
 
@@ -143,6 +157,8 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         failed: tuple[Remembered, Exception] | None = None,
     ) -> Any:  # fmt: skip
         """A launch that memory alone cannot serve: look up, launch, go on where a config fails."""
+        if self._tracer is not None and not warmup and is_traced((*args, *kwargs.values())):
+            return self._trace(args, kwargs, grid)
         request = self._request(args, kwargs, grid, warmup)
         return self._attempt(request, lambda known: self._start(request, known), failed)
 
@@ -208,12 +224,7 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         self, args: Any, kwargs: dict[str, Any], grid: Any = None, warmup: bool = False
     ) -> Request:
         bound = self._binder.bind(args, kwargs)
-        self.check_heuristics()
-        for knob in sorted(self.resolver.knobs.set_by_configs & bound.passed):
-            raise ValueError(
-                f"{self.name}: the launch passes {knob!r}, which the configs set; drop it from "
-                "one of them"
-            )
+        self._check_passed(bound.passed)
         query = Query(
             self._binder.key(bound.named), devices.current(self.fn), bound.passed, bound.named,
             lambda choice, distance: self._is_valid(choice, bound.named)
@@ -226,6 +237,14 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def _is_valid(self, choice: Choice, named: Mapping[str, Any]) -> bool:
         """Whether the author's predicate lets a stored config serve these arguments."""
         return self._valid is None or bool(self._valid(dict(choice.flat), named))
+
+    def _check_passed(self, passed: frozenset[str]) -> None:
+        self.check_heuristics()
+        for knob in sorted(self.resolver.knobs.set_by_configs & passed):
+            raise ValueError(
+                f"{self.name}: the launch passes {knob!r}, which the configs set; drop it from "
+                "one of them"
+            )
 
     def check_heuristics(self) -> None:
         """Raise `ValueError` where a heuristic sets what the configs set, or the key reads."""
@@ -557,14 +576,13 @@ def override(kernel: ShippedKernel, config: Any) -> Iterator[None]:
     """
     if not isinstance(kernel, ShippedKernel):
         raise TypeError(f"override needs a kernel made by shipped_autotune, not {kernel!r}")
-    entry = config if isinstance(config, Mapping) else from_triton(config)
+    choice = Choice(dict(config)) if isinstance(config, Mapping) else from_triton(config)
+    entry = Override(choice)
     kernel._overrides.append(entry)
     try:
         yield
     finally:
-        # By identity: equal configs may be entered by several threads.
-        index = next(i for i, item in enumerate(kernel._overrides) if item is entry)
-        del kernel._overrides[index]
+        kernel._overrides.remove(entry)
 
 
 def _check_names(what: str, names: Sequence[str], valid: Sequence[str]) -> None:

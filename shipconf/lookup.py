@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from . import device as devices
 from . import settings
 from .configs import Choice, UnfitError
-from .errors import TuningError
+from .errors import TuningError, warn_once
 from .failures import OutOfMemory
 from .flight import Flight
 from .memory import Remembered
 from .resolver import Match, Query, Request, Resolver, by_default
 from .settings import Policy
+
+_numbers = itertools.count()
+
+
+class Override:
+    """A config that a block forces, with a name that no other block has: Dynamo guards on it."""
+
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
+        self.name = f"override {next(_numbers)}"
 
 
 class Lookup:
@@ -98,6 +109,41 @@ class Lookup:
             found = by_default(self.resolver.knobs.live[0])
         return found
 
+    def untuned(
+        self, query: Query, sole: Callable[[], Remembered | None]
+    ) -> tuple[Remembered | None, bool]:
+        """What serves where nothing may be tuned, without a warning, and whether a launch that
+        may tune would use it too. `sole` finds the only candidate, if there is only one."""
+        found = self.resolver.near(query) or sole()
+        if found is not None:
+            return found, True
+        found = self.resolver.last_resort(query, settings.policy(), quiet=True)
+        if found is None and query.key.zero_sized:
+            found = by_default(self.resolver.knobs.live[0])
+        return found, False
+
+    def traced(self, query: Query, sole: Callable[[], Remembered | None]) -> Remembered:
+        """What a launch uses that is traced into a graph, where nothing can be tuned.
+
+        A miss takes the nearest or the default with one warning, and raises `OfflineError` where
+        there is neither.
+        """
+        found, stored = self.untuned(query, sole)
+        if stored and found is not None:
+            return found
+        self.resolver.note_miss(query)
+        name = self.resolver.subject.name
+        cure = f"Launch it once, or call {name}.prepare(…, grid=…), before it is compiled"
+        if found is None:
+            why = f"nothing can be tuned while torch traces a graph. {cure}"
+            raise self.resolver.offline_error(query, why)
+        warn_once(
+            name, ("traced", query.device, query.key.exact),
+            f"{name}: no record near {query.key} while torch traces a graph, where nothing can be "
+            f"tuned; the graph uses {Choice(found.flat)}. {cure}",
+        )  # fmt: skip
+        return found
+
     def sole(self, request: Request) -> Remembered | None:
         """The only candidate, where pruning leaves no choice: there is nothing to measure."""
         candidates = self.flight.candidates(request)
@@ -110,9 +156,9 @@ class Lookup:
         alone = len(live) == 1 and self.resolver.default_config is None
         return by_default(live[0]) if alone else None
 
-    def overridden(self, query: Query, config: Choice | Mapping[str, Any]) -> Remembered:
+    def overridden(self, query: Query, override: Override) -> Remembered:
         """The config of an `override` block. Raises `ValueError` where it does not fit."""
-        choice = config if isinstance(config, Choice) else Choice(dict(config))
+        choice = override.choice
         try:
             accepted = self.resolver.knobs.accept(choice.document, query.passed, query.device)
         except UnfitError as error:
@@ -133,6 +179,17 @@ def is_mock(named: Mapping[str, Any]) -> bool:
     return any(
         type(value).__name__ == "MockTensor" or isinstance(value, fake) for value in named.values()
     )
+
+
+def is_traced(values: Iterable[Any]) -> bool:
+    """Whether torch traces a graph with these arguments, or only asks for shapes, as it does for
+    a `triton_op`: tensors are fake then."""
+    modules = (("fake_tensor", "FakeTensor"), ("functional_tensor", "FunctionalTensor"))
+    kinds = tuple(
+        getattr(sys.modules.get(f"torch._subclasses.{module}"), name, ())
+        for module, name in modules
+    )
+    return any(isinstance(value, kinds) for value in values)
 
 
 def config_failed(error: Exception, known: Remembered) -> bool:

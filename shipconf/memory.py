@@ -69,10 +69,13 @@ class Memory:
     kinds: Mapping[str, str] = field(default_factory=dict)
     launches: dict[Any, Remembered] = field(default_factory=dict)
     key: Callable[..., Any] = field(init=False)
+    positional: Callable[..., Any] = field(init=False)  # the same without launch options: faster
     _lock: Any = field(default_factory=forks.lock)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", _generate(self.binder, self.kinds, self.device))
+        key, positional = _generate(self.binder, self.kinds, self.device)
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "positional", positional)
 
     def learn(self, named: Mapping[str, Any]) -> Memory:
         """The memory that can tell a launch with these arguments from all it holds."""
@@ -118,8 +121,9 @@ def _present(**named: Any) -> dict[str, Any]:
 
 def _generate(
     binder: Binder, kinds: Mapping[str, str], device: Callable[[], Any] | None
-) -> Callable[..., Any]:
-    """A function from a launch's arguments to a hashable key, for arguments of these kinds."""
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """A function from a launch's arguments to a hashable key, for arguments of these kinds; and
+    one that takes no launch options, without the dict for them."""
     scope: dict[str, Any] = {"_typed": typed, "_mark": _mark, "_present": _present}
     parts = []
     if device is not None:
@@ -139,15 +143,17 @@ def _generate(
     for name in binder.tensors:
         if entries.get(name, _MISSING) is not None:  # a key entry has its class in the key already
             parts.append(form.get(kinds.get(name, ""), "{0}.__class__").format(name))
+    # A graph is traced with fake tensors. All tensors of a launch are fake then, or none is.
+    parts += [f"{name}.__class__" for name in binder.tensors if kinds.get(name) == "tensor"][:1]
     body = "".join(f"{part}, " for part in parts)
-    source = f"def _key({_parameters(binder.signature, scope)}):\n    return ({body})\n"
-    exec(source, scope)
-    generated: Callable[..., Any] = scope["_key"]
-    return generated
+    parameters = _parameters(binder.signature, scope)
+    for name, options in (("_key", ["**_options"]), ("_positional", [])):
+        exec(f"def {name}({', '.join([*parameters, *options])}):\n    return ({body})\n", scope)
+    return scope["_key"], scope["_positional"]
 
 
-def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
-    """The parameter list of the kernel, each with its default, or "not passed" as the default."""
+def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> list[str]:
+    """The parameters of the kernel, each with its default, or "not passed" as the default."""
     parts = []
     keyword_only = False
     for name, parameter in signature.parameters.items():
@@ -161,4 +167,4 @@ def _parameters(signature: inspect.Signature, scope: dict[str, Any]) -> str:
         empty = parameter.default is parameter.empty
         scope[f"_default_{name}"] = _MISSING if empty else parameter.default
         parts.append(f"{name}=_default_{name}")
-    return ", ".join([*parts, "**_options"])
+    return parts

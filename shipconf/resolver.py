@@ -210,6 +210,14 @@ class Resolver:
             if not self.is_bad(query, choice) and query.allows(choice, distance):
                 yield distance, found, choice
 
+    def tuned_at(self, query: Query) -> list[list[int]]:
+        """The tuned values, for a kernel with one nearest entry, of the records that serve the
+        key and device: of those that compete with one another, the outdated ones apart."""
+        values: dict[bool, list[int]] = {}
+        for _, found, _ in self._stored(query):
+            values.setdefault(found.outdated, []).extend(found.record.at.values())
+        return list(values.values())
+
     def incumbent(self, query: Query) -> Choice | None:
         """The choice stored for this very point, which a new tuning would replace."""
         distance, _, choice = next(self._stored(query), (TIE + 1, None, None))

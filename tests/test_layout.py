@@ -21,7 +21,7 @@ LAYERS = [
     {"errors", "fingerprint", "keys", "scopes", "settings", "targets"},
     {"portfolio"},
     {"files", "globs", "hoisting", "memory", "records", "sources", "subject", "workload"}
-    | {"hooks", "failures", "finals", "placement"},
+    | {"hooks", "failures", "finals", "placement", "ranges"},
     {
         "compiling",
         "cover",
@@ -43,6 +43,7 @@ LAYERS = [
     {"resolver", "provenance"},
     {"flight"},
     {"lookup", "tuning"},
+    {"tracing"},
     {"kernel", "serving", "points"},
     {"reading", "adopting"},
     {"interop"},
