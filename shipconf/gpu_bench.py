@@ -78,23 +78,30 @@ class GpuBench:
         """Begin, with calls of each finalist at one placement after another: each round takes
         the next. The time for the finals runs from now."""
         self._opened = time.monotonic()
+        self._calls = dict(calls)
+        launches = 1  # that a turn of a finalist takes
+        if self.replays and best_ms < SHORT_MS and self._capture(calls):
+            launches = LAUNCHES_IN_GRAPH
         self._long = best_ms >= LONG_MS
         if self._long:
             self._turns = 2 + int(BLOCK_MS / best_ms)
         else:
-            in_time = int(ROUND_MS / (len(calls) * (best_ms + CLEARING_MS)))
-            self._turns = max(1, min(TURNS, in_time))
-        self._calls = dict(calls)
-        if self.replays and best_ms < SHORT_MS:
-            try:
-                self._calls = {
-                    name: [self.sampler.graph_of(call.launch) for call in several[:GRAPHS]]
-                    for name, several in calls.items()
-                }
-                self._empty = self.sampler.graph_of(None)
-            except Exception as error:
-                log.debug("not timed from graphs: %r", error)
-                self._calls = dict(calls)
+            turn_ms = len(calls) * launches * (best_ms + CLEARING_MS)
+            self._turns = max(1, min(TURNS, int(ROUND_MS / turn_ms)))
+
+    def _capture(self, calls: Mapping[Any, Sequence[Call]]) -> bool:
+        """Put graphs in the place of the calls; False, and the calls stay, where that fails."""
+        try:
+            graphs = {
+                name: [self.sampler.graph_of(call.launch) for call in several[:GRAPHS]]
+                for name, several in calls.items()
+            }
+            self._empty = self.sampler.graph_of(None)
+        except Exception as error:
+            log.debug("not timed from graphs: %r", error)
+            return False
+        self._calls = dict(graphs)
+        return True
 
     def round(self, finalists: Sequence[Any], number: int) -> dict[Any, list[float]]:
         """The times in ms of these in a round. Raises `CallFailed` and what the device does."""

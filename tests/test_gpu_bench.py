@@ -189,6 +189,19 @@ def test_graphs_are_for_short_launches_without_hooks(ms, replays, graphs, gpu: F
     assert from_graphs(gpu) == graphs
 
 
+@pytest.mark.parametrize("count", [2, 16, 64])
+def test_a_round_of_graphs_takes_no_longer_than_another(count, gpu: FakeGpu):
+    """A turn is as many launches as a graph has; at least one is taken."""
+    own = bench()
+    ms = 0.004
+    own.open_finals(finalists(gpu, {f"f{i}": ms for i in range(count)}), ms)
+    times = own.round([f"f{i}" for i in range(count)], 0)
+    (turns,) = {len(taken) for taken in times.values()}
+    turn_ms = count * LAUNCHES_IN_GRAPH * (ms + CLEARING_MS)
+    assert turns == 1 or turns * turn_ms <= ROUND_MS
+    assert turns == TURNS or (turns + 1) * turn_ms > ROUND_MS
+
+
 def test_only_a_few_placements_are_captured(gpu: FakeGpu):
     """Each capture takes a while, and memory."""
     own = bench()
