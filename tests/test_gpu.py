@@ -20,8 +20,10 @@ import triton.language as tl
 import shipconf
 from shipconf import OfflineError, ShipconfWarning, shipped_autotune
 from shipconf.bench import Call
+from shipconf.cli import main
 from shipconf.placement import Arguments, copies
 from shipconf.sampler import CallFailed, Sampler
+from shipconf.targets import load
 
 pytestmark = pytest.mark.gpu
 
@@ -530,3 +532,49 @@ def test_a_graph_of_a_cold_key_with_nothing_to_launch_is_an_error_that_names_pre
         kernel[grid](x, out, N)
     kernel[grid](x, out, N)
     assert torch.equal(out, x + 1)
+
+
+# --- records held against the default ---------------------------------------------------------
+
+SHIPS = (
+    HEADER
+    + """
+from shipconf import Launch
+
+@shipped_autotune(
+    configs=[Config({"BLOCK": 512}), Config({"BLOCK": 1024}), Config({"BLOCK": 2048})], key=["n"],
+    default=Config({"BLOCK": 32}, num_warps=1),
+)
+@triton.jit
+def shipped_sum(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + offsets, mask=offsets < n)
+    tl.store(out_ptr + offsets, x + 1, mask=offsets < n)
+
+@shipped_sum.workload
+def workload(n, dtypes):
+    x = torch.randn(n, device="cuda", dtype=dtypes)
+    return Launch(lambda named: (triton.cdiv(n, named["BLOCK"]),), (x, torch.empty_like(x), n))
+"""
+)
+
+
+def test_a_tuned_exported_and_verified_record_still_beats_the_default(
+    tmp_path, monkeypatch, capsys
+):
+    """From the user store into a source folder, and measured there again."""
+    folder = tmp_path / "shipping"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "sums.py").write_text(SHIPS)
+    monkeypatch.syspath_prepend(tmp_path)
+    kernel = load("shipping.sums:shipped_sum")
+    record = kernel.tune(n=2**22, dtypes=torch.float32)
+    assert record.default_ms > 2 * record.time_ms["median"]
+    assert main(["export", str(folder)]) == 0
+    capsys.readouterr()
+    assert main(["verify", str(folder), "--measure", "--json"]) in (0, 1)
+    told = json.loads(capsys.readouterr().out)
+    (measured,) = told["measured"]
+    assert measured["ratio"] == pytest.approx(measured["recorded"], rel=0.15)
+    assert all("times as fast" in fault["what"] for fault in told["faults"])
