@@ -13,7 +13,7 @@ from .configs import config_text
 from .errors import ConfigFileError, OfflineError
 from .keys import Key, distance, dtypes_serve, dtypes_text, to_json, typed
 from .records import ConfigFile, Device, parse
-from .stores import ALIASES, Shelf, file_name, places
+from .stores import ALIASES, Place, Shelf, file_name, places
 from .subject import Subject
 
 if TYPE_CHECKING:
@@ -172,22 +172,17 @@ def _all_records(
     subject: Subject, key: Key, device: Device, shelf: Shelf
 ) -> Iterator[tuple[tuple[int, float], str]]:
     reached = {found.path for found in shelf.found}
-    for place in places(subject):
-        for path in _json_files(place.folder):
-            try:
-                file = parse(path.read_bytes(), path)
-            except (OSError, ConfigFileError):
+    for place, path, file in _readable(subject):
+        differ = list(_differences(file, subject, key, device))
+        if not differ and path not in reached:
+            differ = [f"no lookup builds its name, which should be {file_name(key, device)}"]
+        for record in file.records:
+            if set(record.at) != set(key.nearest):
                 continue
-            differ = list(_differences(file, subject, key, device))
-            if not differ and path not in reached:
-                differ = [f"no lookup builds its name, which should be {file_name(key, device)}"]
-            for record in file.records:
-                if set(record.at) != set(key.nearest):
-                    continue
-                octaves = distance(key.nearest, record.at)
-                at = f"{dict(record.at)} ({octaves:.2f} octaves away)" if key.nearest else ""
-                why = "; ".join(differ) or "fits"
-                yield (len(differ), octaves), f"{place.source} {at} {why}: {path.name}"
+            octaves = distance(key.nearest, record.at)
+            at = f"{dict(record.at)} ({octaves:.2f} octaves away)" if key.nearest else ""
+            why = "; ".join(differ) or "fits"
+            yield (len(differ), octaves), f"{place.source} {at} {why}: {path.name}"
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -215,11 +210,15 @@ def _differences(file: ConfigFile, subject: Subject, key: Key, device: Device) -
 
 def known_files(subject: Subject) -> Iterator[ConfigFile]:
     """The kernel's files that can be read, whatever the key and the device."""
+    return (file for _, _, file in _readable(subject) if file.kernel == subject.name)
+
+
+def _readable(subject: Subject) -> Iterator[tuple[Place, Path, ConfigFile]]:
+    """Every file in the kernel's places that can be read, and where it is."""
     for place in places(subject):
         for path in _json_files(place.folder):
             try:
                 file = parse(path.read_bytes(), path)
             except (OSError, ConfigFileError):
                 continue
-            if file.kernel == subject.name:
-                yield file
+            yield place, path, file

@@ -5,7 +5,7 @@ Two processes that measure one pair of configs disagree on their ratio: where th
 of those tied with the fastest the earliest wins. The order is that of preference, in which a
 default and an incumbent stand first: they are replaced only by what is more than 0.5 % faster.
 With a wider tie more candidates stand near its edge, and are within it in one process and beyond
-it in the next: on an H200, 1 % chose less alike than 0.5 %.
+it in the next: drawn anew from ratios measured on an H200, 1 % chose less alike than 0.5 %.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .declared import Declared, load
 from .device import foreign_options
@@ -57,14 +57,20 @@ def _unpacked(source: Source, folder: Path) -> Folder:
 
 def unfit(placed: Placed, kernel: ShippedKernel) -> Iterator[Fault]:
     """The records that no launch of the kernel takes, each with the reason."""
-    device = device_of(placed)
     for index, record in enumerate(placed.held.file.records):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of options of other backends, which are left out
-                kernel.resolver.knobs.accept(record.config, frozenset(), device)
-        except ValueError as error:  # UnfitError, of shipconf or of a vendored module
-            yield Fault(placed.path, f"{placed.where(index)}.config", str(error))
+        if why := misfit(record.config, placed, kernel):
+            yield Fault(placed.path, f"{placed.where(index)}.config", why)
+
+
+def misfit(config: Mapping[str, Any], placed: Placed, kernel: ShippedKernel) -> str:
+    """Why no launch of the kernel takes the config on the file's device, or ""."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of options of other backends, which are left out
+            kernel.resolver.knobs.accept(config, frozenset(), device_of(placed))
+    except ValueError as error:  # UnfitError, of shipconf or of a vendored module
+        return str(error)
+    return ""
 
 
 def stale(placed: Placed, kernel: ShippedKernel) -> Iterator[Fault]:

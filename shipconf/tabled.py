@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from .errors import ConfigFileError
-from .inspection import device_of
+from .inspection import misfit
 from .inventory import Fault, Inventory
 from .portfolio import from_list
 from .reach import Placed
@@ -37,12 +36,8 @@ def unfit(placed: Placed, kernel: ShippedKernel) -> Iterator[Fault]:
     """The configs that no launch of the kernel takes, each with the reason."""
     for i, table in enumerate(placed.held.file.portfolios):
         for j, config in enumerate(table.configs):
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # of options of other backends
-                    kernel.resolver.knobs.accept(config, frozenset(), device_of(placed))
-            except ValueError as error:  # UnfitError, of shipconf or of a vendored module
-                yield Fault(placed.path, f"portfolios[{i}].configs[{j}]", str(error))
+            if why := misfit(config, placed, kernel):
+                yield Fault(placed.path, f"portfolios[{i}].configs[{j}]", why)
 
 
 def stale(placed: Placed, kernel: ShippedKernel) -> Iterator[Fault]:

@@ -312,7 +312,7 @@ from triton import Config
 from shipconf import shipped_autotune
 """
 
-WILD = (
+WILD_KERNEL = (
     HEADER
     + """
 @shipped_autotune(
@@ -324,7 +324,12 @@ WILD = (
 def wild(out_ptr, n, BLOCK: tl.constexpr, FAR: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(out_ptr + offsets + FAR, offsets, mask=offsets < n)
+"""
+)
 
+WILD = (
+    WILD_KERNEL
+    + """
 out = torch.zeros(4096, device="cuda", dtype=torch.int32)
 wild[lambda named: (triton.cdiv(4096, named["BLOCK"]),)](out, 4096)
 assert torch.equal(out, torch.arange(4096, device="cuda", dtype=torch.int32))
@@ -405,19 +410,9 @@ def test_a_candidate_that_writes_out_of_bounds_is_named_and_left_out_next_time(t
 
 
 WILD_MODULE = (
-    HEADER
+    WILD_KERNEL
     + """
 from shipconf import Launch
-
-@shipped_autotune(
-    configs=[Config({"BLOCK": 64, "FAR": 0}), Config({"BLOCK": 128, "FAR": 1 << 40}),
-             Config({"BLOCK": 256, "FAR": 0})],
-    key=["n"],
-)
-@triton.jit
-def wild(out_ptr, n, BLOCK: tl.constexpr, FAR: tl.constexpr):
-    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets + FAR, offsets, mask=offsets < n)
 
 @wild.workload
 def workload(n, dtypes):
