@@ -1,11 +1,11 @@
 """Who wins among the finalists: candidates measured in turn, compared round by round.
 
-Two processes that measure one pair of configs disagree on their ratio: where the tensors lie
-(see `placement`) and what the clock does differ. So a lead of up to 0.5 % counts as a tie, and
-of those tied with the fastest the earliest wins. The order is that of preference, in which a
-default and an incumbent stand first: they are replaced only by what is more than 0.5 % faster.
-With a wider tie more candidates stand near its edge, and are within it in one process and beyond
-it in the next: drawn anew from ratios measured on an H200, 1 % chose less alike than 0.5 %.
+Two processes that measure one pair of configs disagree on their ratio, since their tensors lie
+elsewhere (see `placement`): on an H200 with a standard deviation of 0.15 %. A lead of up to four
+of these, 0.6 %, counts as a tie, and of those tied with the fastest the earliest wins. The order
+is that of preference, in which a default and an incumbent stand first: they are replaced only by
+what is more than 0.6 % faster. A wider tie is no safer: with more candidates in it, more stand
+near its edge, within it in one process and beyond it in the next.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
-TIE = 0.005  # a lead that counts for nothing
+TIE = 0.006  # a lead that counts for nothing
 SURE = 3.0  # standard errors from the edge of a tie
 LEAST_SPREAD = 0.005  # of ratios between rounds: a few rounds may agree by chance
-MIN_ROUNDS = 4
+LEAST_ROUNDS = 8  # before anybody is dropped
 
 C = TypeVar("C", bound=Hashable)
 
@@ -26,11 +26,18 @@ C = TypeVar("C", bound=Hashable)
 class Finals(Generic[C]):
     """The finalists in order of preference, and their times; `live` are those still measured.
 
+    Nothing is decided before `least_rounds`, nor as if rounds differed by less than `least_spread`.
+
     A round is a few launches of each live finalist, in turn. What disturbs the GPU for longer
     than a round slows them all alike, so ratios within a round are compared, not times.
     """
 
-    def __init__(self, finalists: Sequence[C]) -> None:
+    def __init__(
+        self, finalists: Sequence[C], *, least_rounds: int = LEAST_ROUNDS,
+        least_spread: float = LEAST_SPREAD,
+    ) -> None:  # fmt: skip
+        self.least_rounds = least_rounds
+        self.least_spread = least_spread
         self.live = list(finalists)
         self.rounds = 0
         self.times: dict[C, list[float]] = {finalist: [] for finalist in finalists}
@@ -42,7 +49,7 @@ class Finals(Generic[C]):
             self.times[finalist] += times[finalist]
             self._logs[finalist].append(math.log(max(statistics.median(times[finalist]), 1e-9)))
         self.rounds += 1
-        if self.live and self.rounds >= MIN_ROUNDS:  # in the round all may have failed
+        if self.live and self.rounds >= self.least_rounds:  # in the round all may have failed
             self._narrow()
 
     def drop(self, finalist: C) -> None:
@@ -53,7 +60,7 @@ class Finals(Generic[C]):
     def decided(self) -> bool:
         """Whether further rounds would hardly change who wins."""
         return len(self.live) < 2 or (
-            self.rounds >= MIN_ROUNDS and self._surely_tied(self.live[0])
+            self.rounds >= self.least_rounds and self._surely_tied(self.live[0])
         )  # fmt: skip
 
     @property
@@ -88,5 +95,5 @@ class Finals(Generic[C]):
         ratios = [a - b for a, b in zip(self._logs[finalist], self._logs[fastest])]
         if finalist == fastest or not ratios:
             return 0.0, 0.0
-        spread = max(LEAST_SPREAD, statistics.stdev(ratios)) if len(ratios) > 1 else math.inf
+        spread = max(self.least_spread, statistics.stdev(ratios)) if len(ratios) > 1 else math.inf
         return statistics.fmean(ratios), spread / math.sqrt(len(ratios))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from .bench import Call, Timing
-from .finals import MIN_ROUNDS, Finals
+from .finals import Finals
 from .sampler import LAUNCHES_IN_GRAPH, SHORT_MS, CallFailed, Sampler
 
 log = logging.getLogger("shipconf.gpu_bench")
@@ -17,17 +17,22 @@ log = logging.getLogger("shipconf.gpu_bench")
 # From here on a launch's own power sets the clock, so each finalist is measured for as long as
 # the clock takes to follow: measured one by one in turn, configs 6 % apart seemed equal.
 LONG_MS = 0.3
-BLOCK_MS = 40.0
+BLOCK_MS = 100.0
+LONG_ROUNDS = 2  # at least, since they take so long
+LONG_SPREAD = 0.01  # by which two blocks of one config differ
 WARM_UP_MS = 100.0
 HOPELESS = 1.5  # a candidate whose first launches take this much longer gets no more of them
 FINALISTS = 64
 FEW_FINALISTS = 8  # of long launches
-TURNS = 8  # launches of each finalist in a round
-ROUND_MS = 60.0  # about as long as a round takes at most, down to one turn
+TURNS = 8  # launches of each finalist in a round, or half as many
+ROUND_MS = 60.0  # about as long as a round of `TURNS` takes at most
 CLEARING_MS = 0.06  # of the L2 cache, on an H200
 GRAPHS = 4  # placements for which a finalist is captured
 LEAST_MS = 0.001  # no launch lasts less, whatever a graph's time less another's says
 FINALS_S = 1.0  # for rounds beyond the least number, where the winner stays unclear
+LONG_FINALS_S = 3.0
+
+C = TypeVar("C", bound=Hashable)
 
 
 class GpuBench:
@@ -74,20 +79,26 @@ class GpuBench:
         """How many may be finalists: the longer a launch, the fewer."""
         return FEW_FINALISTS if best_ms >= LONG_MS else FINALISTS
 
+    @staticmethod
+    def finals(finalists: Sequence[C], best_ms: float) -> Finals[C]:
+        """Finals for these, in order of preference."""
+        if best_ms >= LONG_MS:
+            return Finals(finalists, least_rounds=LONG_ROUNDS, least_spread=LONG_SPREAD)
+        return Finals(finalists)
+
     def open_finals(self, calls: Mapping[Any, Sequence[Call]], best_ms: float) -> None:
         """Begin, with calls of each finalist at one placement after another: each round takes
         the next. The time for the finals runs from now."""
         self._opened = time.monotonic()
         self._calls = dict(calls)
-        launches = 1  # that a turn of a finalist takes
-        if self.replays and best_ms < SHORT_MS and self._capture(calls):
-            launches = LAUNCHES_IN_GRAPH
         self._long = best_ms >= LONG_MS
+        turn_ms = len(calls) * (best_ms + CLEARING_MS)
         if self._long:
             self._turns = 2 + int(BLOCK_MS / best_ms)
+        elif self.replays and best_ms < SHORT_MS and self._capture(calls):
+            self._turns = max(1, min(TURNS, int(ROUND_MS / (LAUNCHES_IN_GRAPH * turn_ms))))
         else:
-            turn_ms = len(calls) * launches * (best_ms + CLEARING_MS)
-            self._turns = max(1, min(TURNS, int(ROUND_MS / turn_ms)))
+            self._turns = TURNS if TURNS * turn_ms <= ROUND_MS else TURNS // 2
 
     def _capture(self, calls: Mapping[Any, Sequence[Call]]) -> bool:
         """Put graphs in the place of the calls; False, and the calls stay, where that fails."""
@@ -132,11 +143,12 @@ class GpuBench:
 
     def enough(self, finals: Finals[Any]) -> bool:
         """Whether the finals may end: decided, or out of time; and as long as `rep` asks."""
-        if finals.rounds < MIN_ROUNDS or any(
+        if finals.rounds < finals.least_rounds or any(
             self._measured_ms(finals.times[finalist]) < self.rep_ms for finalist in finals.live
         ):
             return False
-        return finals.decided or time.monotonic() - self._opened > FINALS_S
+        limit_s = LONG_FINALS_S if self._long else FINALS_S
+        return finals.decided or time.monotonic() - self._opened > limit_s
 
     def _measured_ms(self, times: Sequence[float]) -> float:
         """How long the launches took that these are the times of."""

@@ -201,7 +201,7 @@ def _end_if_broken(tuning: _Tuning, name: str, error: Exception) -> None:
 def _hold_finals(tuning: _Tuning, bench: GpuBench) -> None:
     """Measure the finalists in turn, until it is clear who wins or the time is up."""
     plan, known = tuning.plan, list(tuning.history.rounds)
-    finals = Finals(_finalists(tuning, bench.finalists(tuning.best_ms)))
+    finals = bench.finals(_finalists(tuning, bench.finalists(tuning.best_ms)), tuning.best_ms)
     placements = [plan.arguments, *copies(plan.arguments)]
     try:
         bench.open_finals(

@@ -20,7 +20,11 @@ from shipconf import ShipconfWarning, ShippedKernel, shipped_autotune
 from shipconf import device as devices
 from shipconf.keys import escape
 
-pytestmark = pytest.mark.gpu
+# torch and Inductor warn of their own doings as they compile: here only our warnings are errors.
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("default", "error::shipconf.ShipconfWarning"),
+]
 
 BACKENDS = ["inductor", "aot_eager"]
 MODES = [False, True, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,14 @@ from fake_gpu import CLEARING_MS, FakeGpu
 
 from shipconf.bench import Call
 from shipconf.hooks import Hooks
-from shipconf.sampler import FIRST_CLEARS, LAUNCHES_IN_GRAPH, MOST_CLEARS, CallFailed, Sampler
+from shipconf.sampler import (
+    CLEARS_AFTER,
+    FIRST_CLEARS,
+    LAUNCHES_IN_GRAPH,
+    MOST_CLEARS,
+    CallFailed,
+    Sampler,
+)
 
 
 def hooked(gpu: FakeGpu, launch: Any) -> Call:
@@ -48,7 +56,28 @@ def test_calls_are_launched_in_turn_and_each_has_its_own_times(gpu: FakeGpu):
     times = Sampler().sample(calls, 2)
     assert times == [pytest.approx([ms] * 2) for ms in (0.1, 0.2, 0.3)]
     assert [name for name in gpu.done if name in ("a", "b", "c")] == ["a", "b", "c"] * 2
-    assert gpu.done.count("clear") == FIRST_CLEARS + 6
+    assert gpu.done.count("clear") == FIRST_CLEARS + 6 + CLEARS_AFTER
+
+
+@pytest.mark.parametrize("number", range(1, 8))
+@pytest.mark.parametrize("period", [2, 4, 8])
+def test_every_place_in_the_queue_is_shared_out_among_the_calls(period, number, gpu: FakeGpu):
+    """On a GPU every second launch takes longer, whichever it is."""
+    places = itertools.count()
+
+    def launch() -> None:
+        gpu.put("launch", 0.02 + 0.001 * (next(places) % period == 0))
+
+    times = Sampler().sample([Call(launch) for _ in range(number)], 8)
+    assert {len(taken) for taken in times} == {8}
+    slow = [sum(time > 0.0205 for time in taken) for taken in times]
+    assert slow == [8 // period] * number
+
+
+def test_launches_that_are_compared_are_never_the_last_in_the_queue(gpu: FakeGpu):
+    """On a GPU the last few take less."""
+    Sampler().sample([Call(gpu.launch("a", 0.02)), Call(gpu.launch("b", 0.02))], 4)
+    assert gpu.done[-1 - CLEARS_AFTER :] == ["clear"] * CLEARS_AFTER + ["synchronize"]
 
 
 def test_a_later_sample_has_none_of_an_earlier_one_s_times(gpu: FakeGpu):
@@ -112,6 +141,19 @@ def test_a_launch_that_raises_is_named_when_the_device_is_done(gpu: FakeGpu):
         Sampler().sample([Call(gpu.launch("a", 0.1)), Call(failing)], 2)
     assert caught.value.index == 1 and isinstance(caught.value.__cause__, ValueError)
     assert gpu.done[-1] == "synchronize" and launches_of(gpu, "a") == 1
+
+
+def test_a_call_that_fails_where_it_fills_up_a_turn_is_named_as_itself(gpu: FakeGpu):
+    left = iter(range(1))
+
+    def once() -> None:
+        gpu.put("b", 0.1)
+        if next(left, None) is None:
+            raise ValueError("no")
+
+    with pytest.raises(CallFailed) as caught:
+        Sampler().sample([Call(gpu.launch("a", 0.1)), Call(once)], 1)
+    assert caught.value.index == 1
 
 
 def test_the_hook_after_a_launch_that_raises_is_told_of_its_very_error(gpu: FakeGpu):

@@ -24,7 +24,7 @@ from shipconf import Device, ShipconfWarning, TuningError, tuner
 from shipconf.bench import Call, Timing
 from shipconf.configs import Choice
 from shipconf.failures import OutOfMemory
-from shipconf.finals import MIN_ROUNDS
+from shipconf.finals import LEAST_ROUNDS
 from shipconf.gpu_bench import GpuBench
 from shipconf.hooks import Hooks
 from shipconf.journal import Journal
@@ -356,8 +356,8 @@ def test_where_every_finalist_fails_the_first_measurements_decide():
 
 def test_where_every_finalist_fails_late_the_tuning_ends_with_the_reasons():
     """After the rounds from which on the slower ones are dropped."""
-    times = {16: 1.001, 32: 1.0}  # a tie that four rounds do not decide
-    late = {b: [time] * MIN_ROUNDS + [RuntimeError(f"{b} fails")] for b, time in times.items()}
+    times = {16: 0.1001, 32: 0.1}  # a tie that so few rounds do not decide
+    late = {b: [time] * LEAST_ROUNDS + [RuntimeError(f"{b} fails")] for b, time in times.items()}
     outcome = tuner.tune(plan(StandIn({**times, 64: 9.0}, late)))
     assert block(outcome) == 64
     assert [why[-8:] for why in outcome.left_out.values()] == ["16 fails", "32 fails"]
@@ -399,10 +399,10 @@ def test_an_error_in_the_finals_has_them_measured_one_by_one_next_time(tmp_path,
     monkeypatch.setattr(tuner, "context_is_broken", lambda error: "illegal" in str(error))
     journal = tmp_path / "told.journal"
     for named in ("the finalists in turn", "BLOCK=32"):
-        bench = StandIn({16: 1.0, 32: 1.0, 64: 1.05}, {32: [1.0, error]})
+        bench = StandIn({16: 0.1, 32: 0.1, 64: 0.105}, {32: [0.1, error]})
         with pytest.raises(TuningError, match=f"{named}.*broke the device's context"):
             tuner.tune(plan(bench, path=journal))
-    last = StandIn({16: 1.0, 32: 1.0, 64: 0.9}, {64: 0.9})
+    last = StandIn({16: 0.1, 32: 0.1, 64: 0.09}, {64: 0.09})
     outcome = tuner.tune(plan(last, path=journal))
     assert block(outcome) == 64 and last.measured("first") == []
     assert [name[:8] for name in outcome.left_out] == ["BLOCK=32"]
@@ -487,14 +487,14 @@ def test_the_winner_s_own_hook_leaves_nothing_behind_when_the_winner_is_compiled
 
 def test_rounds_of_the_finals_are_kept_and_not_repeated(tmp_path):
     journal = tmp_path / "told.journal"
-    bench = StandIn({16: 1.0, 32: 1.0}, {32: [1.0, 1.0, KeyboardInterrupt()]})
+    bench = StandIn({16: 0.1, 32: 0.1}, {32: [0.1, 0.1, KeyboardInterrupt()]})
     with pytest.raises(KeyboardInterrupt):
         tuner.tune(plan(bench, (16, 32), path=journal))
-    again = StandIn({16: 1.0, 32: 1.0})
+    again = StandIn({16: 0.1, 32: 0.1})
     tuner.tune(plan(again, (16, 32), path=journal))
     assert again.measured("first") == []
     assert again.measured("round")[:2] == [16, 32]
-    assert len(again.measured("round")) == 2 * (MIN_ROUNDS - 2)
+    assert len(again.measured("round")) == 2 * (LEAST_ROUNDS - 2)
 
 
 def test_a_fatal_error_at_a_launch_is_raised_and_no_default_is_tried(monkeypatch, store):
