@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from .kernel import ShippedKernel
 
 DECORATOR = "shipped_autotune"
+_AUTOTUNE = "autotune"  # how decorators end that make what `adopt` takes: Triton's, and others' own
 _PARAMETERS = ("configs", "key")  # those that it takes by position too
 
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """A kernel below `shipped_autotune` in a source file.
+    """A kernel below `shipped_autotune` in a source file, or below another `…autotune` (`adopted`).
 
     `source_file` is its name in the source. `key` and `nearest` are None where the code computes
-    them; `knobs` are the names that configs in the file set, which are no part of a key.
+    them, or whoever adopts the kernel says; `knobs` are the names that configs in the file set,
+    which are no part of a key.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Declared:
     nearest: tuple[str, ...] | None
     knobs: frozenset[str]
     configs_dir: str | None
+    adopted: bool = False
 
     @property
     def stem(self) -> str:
@@ -70,7 +73,7 @@ def declared(source: Source) -> list[Declared]:
         if name.endswith(".py"):
             try:
                 data = source.read(name)
-                if DECORATOR.encode() in data:
+                if _AUTOTUNE.encode() in data:
                     found += _Reader(name).read(ast.parse(data))
             except (OSError, SyntaxError, ValueError, RecursionError):
                 continue  # Python will say what is wrong with it when it is imported
@@ -108,6 +111,11 @@ class _Reader:
                 for decorator in node.decorator_list:
                     if self._is_ours(decorator):
                         yield self._declared(decorator, name)
+                    elif _is_autotune(decorator):
+                        yield Declared(
+                            name=name, function=name, source_file=self.name, key=None,
+                            nearest=None, knobs=frozenset(), configs_dir=None, adopted=True,
+                        )  # fmt: skip
                 yield from self._body(node, f"{name}.<locals>.")
             elif isinstance(node, ast.ClassDef):
                 yield from self._body(node, f"{prefix}{node.name}.")
@@ -129,6 +137,23 @@ class _Reader:
             knobs=frozenset(self.knobs),
             configs_dir=_text(given.get("configs_dir")),
         )  # fmt: skip
+
+
+def _is_autotune(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and (_name_of(node.func) or "").endswith(_AUTOTUNE)
+
+
+def is_module(name: str, module: str) -> bool:
+    """Whether a source's file may be that module, as far as one of them knows its parents.
+
+    >>> is_module("ops/gla.py", "fla.ops.gla"), is_module("src/fla/ops/gla.py", "fla.ops.gla")
+    (True, True)
+    """
+    parts = PurePosixPath(name).with_suffix("").parts
+    ours = parts[:-1] if parts[-1] == "__init__" else parts
+    theirs = tuple(module.split("."))
+    count = min(len(ours), len(theirs))
+    return count > 0 and ours[-count:] == theirs[-count:]
 
 
 def _name_of(called: ast.AST) -> str | None:
@@ -171,7 +196,10 @@ def load(source: Source, kernel: Declared) -> ShippedKernel:
         sys.path.remove(str(folder))
     if Path(module.__file__ or "").resolve() != path.resolve():
         raise ShipconfError(f"{'.'.join(parts)} is imported from {module.__file__}, not {path}")
-    for value in list(vars(module).values()):
+    values = list(vars(module).values())
+    if kernel.adopted:
+        values = [_adopted(module, kernel.function)]
+    for value in values:
         while value is not None:
             if hasattr(value, "resolve_for") and value.name == kernel.name:
                 shipped: ShippedKernel = value
@@ -180,10 +208,20 @@ def load(source: Source, kernel: Declared) -> ShippedKernel:
     raise ShipconfError(f"{path} has no kernel {kernel.name} once it is imported")
 
 
+def _adopted(module: Any, function: str) -> Any:
+    from .adopting import adopt
+
+    try:
+        return adopt(getattr(module, function, None))
+    except (TypeError, ValueError):
+        return None
+
+
 def current_fingerprints(source: Source) -> dict[str, set[str | None]]:
     """The fingerprints that the source's kernels have now, by the kernel's name.
 
-    Imports every module that declares one, and so torch and triton. Raises `ShipconfError`.
+    Imports every module that declares one, and so torch and triton. Raises `ShipconfError`, but
+    for kernels that are only there to be adopted.
     """
     from .fingerprint import fingerprint
 
@@ -194,7 +232,11 @@ def current_fingerprints(source: Source) -> dict[str, set[str | None]]:
     for kernel in kernels:
         if "." in kernel.function:  # made by a function, or inside a class: no name to import
             continue
-        found.setdefault(kernel.name, set()).add(fingerprint(load(source, kernel).fn))
+        try:
+            found.setdefault(kernel.name, set()).add(fingerprint(load(source, kernel).fn))
+        except ShipconfError:
+            if not kernel.adopted:
+                raise
     if not kernels:
         raise ShipconfError(f"{source.root} has no kernel made by {DECORATOR} to import")
     return found

@@ -105,18 +105,18 @@ def _of_one_version(
     files: Sequence[tuple[str, ConfigFile]], report: ExportReport
 ) -> list[tuple[str, ConfigFile]]:
     """The files of the kernels whose records are all of one version; the others are faults."""
-    counts: dict[str, Counter[str]] = {}
+    counts: dict[tuple[str, str | None], Counter[str]] = {}
     for _, file in files:
         found = (record.fingerprint for record in file.records if record.fingerprint)
-        counts.setdefault(file.kernel, Counter()).update(found)
+        counts.setdefault((file.kernel, file.module), Counter()).update(found)
     several = {kernel: count for kernel, count in counts.items() if len(count) > 1}
-    for kernel, count in several.items():
+    for (kernel, _), count in several.items():
         which = ", ".join(f"{number} of {name}" for name, number in count.most_common())
         report.faults.append(Fault(kernel, "", (
             f"has records of {len(count)} versions, {which}: choose one by --fingerprint, or the "
             "present one by --import"
         )))  # fmt: skip
-    return [(name, file) for name, file in files if file.kernel not in several]
+    return [(name, file) for name, file in files if (file.kernel, file.module) not in several]
 
 
 def _current(home: Home, file: ConfigFile, target: Source) -> ConfigFile:
@@ -134,9 +134,10 @@ def _current(home: Home, file: ConfigFile, target: Source) -> ConfigFile:
 
 
 def _for_shipping(file: ConfigFile) -> ConfigFile:
-    """Without `supersedes`, which sets a user's record above a shipped one."""
+    """Without `supersedes`, which sets a user's record above a shipped one, and without the
+    module, which the folder tells."""
     records = tuple(dataclasses.replace(record, supersedes=None) for record in file.records)
-    return dataclasses.replace(file, records=records)
+    return dataclasses.replace(file, records=records, module=None)
 
 
 def _decide(draft: Draft, home: Home, file: ConfigFile, policy: str) -> list[Decision]:

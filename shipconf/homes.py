@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import stores
-from .declared import Declared, declared
+from .declared import Declared, declared, is_module
 from .inventory import Fault
 from .keys import Key, folder_name
 from .records import ConfigFile, Record
@@ -44,8 +44,9 @@ class Home:
 class Homes:
     """The homes of kernels in a target, which is a package's source or a plain folder.
 
-    `source_file` (by its name or its end, `tile.py`) chooses among kernels of one name, and is
-    the home of one that no decorator declares.
+    The module that a file of records names chooses among kernels of one name, and `source_file`
+    (by its name or its end, `tile.py`) before it; the chosen one is the home, too, of a kernel
+    that no decorator declares.
     """
 
     def __init__(self, target: Source, source_file: str | None = None) -> None:
@@ -58,8 +59,9 @@ class Homes:
         if not self.target.has_code:
             return Home(self.target.root / folder_name(file.kernel))
         named = [kernel for kernel in self.declared if kernel.name == file.kernel]
-        if self.source_file is not None:
-            named = [kernel for kernel in named if self._is_chosen(kernel.source_file)]
+        chosen = [kernel for kernel in named if self._is_chosen(kernel.source_file, file)]
+        if chosen or self.source_file is not None:
+            named = chosen
         if not named:
             return self._undeclared(file)
         why = [kernel.mismatch(tuple(file.key), file.nearest) for kernel in named]
@@ -72,21 +74,27 @@ class Homes:
         return Home(self.target.root / fitting[0].folder, fitting[0])
 
     def _undeclared(self, file: ConfigFile) -> Home:
-        chosen = [name for name in self.target.names if self._is_chosen(name)]
+        chosen = [
+            name for name in self.target.names
+            if name.endswith(".py") and self._is_chosen(name, file)
+        ]  # fmt: skip
         if len(chosen) == 1:
             path = self.target.root / chosen[0]
             return Home(path.parent / "configs" / path.stem / folder_name(file.kernel))
         if chosen:
-            raise NoHome(f"{', '.join(chosen)} are called {self.source_file}: name one")
+            what = self.source_file or file.module
+            raise NoHome(f"{', '.join(chosen)} are called {what}: name one by --source-file")
         raise NoHome(
             f"{self.target.root} declares no kernel {file.kernel} by shipped_autotune"
             + (f" in {self.source_file}" if self.source_file else "")
             + ": name its source file by --source-file"
         )
 
-    def _is_chosen(self, name: str) -> bool:
+    def _is_chosen(self, name: str, file: ConfigFile) -> bool:
         wanted = self.source_file
-        return wanted is not None and (name == wanted or name.endswith(f"/{wanted}"))
+        if wanted is not None:
+            return name == wanted or name.endswith(f"/{wanted}")
+        return file.module is not None and is_module(name, file.module)
 
 
 def unreached(

@@ -97,6 +97,7 @@ class Record:
 class ConfigFile:
     """A file of records: one kernel, one device, one exact key. `dtypes` None serves any.
 
+    `module` is where the kernel was found when it was tuned; records that ship have none.
     `portfolios` are tables of a few configs, each measured at every one of its points. Where one
     of them is malformed, all stay as they are in `extra`, and the records serve.
     """
@@ -108,6 +109,7 @@ class ConfigFile:
     records: tuple[Record, ...]
     dtypes: Mapping[str, Any] | None = None
     portfolios: tuple[Portfolio, ...] = ()
+    module: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def merged(self, record: Record) -> ConfigFile:
@@ -240,7 +242,7 @@ def from_document(document: Any, path: object) -> ConfigFile:
 
 
 def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
-    known = ["schema", "kernel", "device", "key", "dtypes", "nearest", "records"]
+    known = ["schema", "kernel", "module", "device", "key", "dtypes", "nearest", "records"]
     nearest = tuple(reader.require(document, "nearest", list, ""))
     if not all(isinstance(name, str) for name in nearest) or len(set(nearest)) < len(nearest):
         reader.fault("nearest", "must be a list of different names")
@@ -266,6 +268,7 @@ def _read_file(reader: _Reader, document: dict[str, Any]) -> ConfigFile:
         nearest=nearest,
         records=records,
         portfolios=portfolios or (),
+        module=reader.get(document, "module", str, ""),
         extra={name: value for name, value in document.items() if name not in known},
     )
 
@@ -374,6 +377,7 @@ def dump(file: ConfigFile) -> bytes:
     lines = [
         f'"schema": {SCHEMA}',
         f'"kernel": {_json(file.kernel)}',
+        *([] if file.module is None else [f'"module": {_json(file.module)}']),
         f'"device": {_json(device_document(file.device))}',
         f'"key": {_json({name: to_json(value) for name, value in file.key.items()})}',
     ]

@@ -342,7 +342,7 @@ def put(subject: Subject, key: Key, device: Device, record: Record) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     empty = ConfigFile(
         kernel=subject.name, device=device, key=dict(key.values), dtypes=dict(key.dtypes),
-        nearest=subject.nearest_names, records=(),
+        nearest=subject.nearest_names, records=(), module=subject.module,
     )  # fmt: skip
     stem = file_name(key, device)
     number = 1

@@ -21,7 +21,7 @@ class Subject:
     `stem` is that of its source file, `package` its folder of shipped records (None where it
     has no source file), `own_folder` whether the author named that folder (the flat form is
     read there too), `identity` its folder in the user store. `target` is how the command line
-    names it: `module:kernel`.
+    names it: `module:kernel`; `module` is None for a script's.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Subject:
     key_names: tuple[str, ...]
     nearest_names: tuple[str, ...]
     fingerprint: str | None
+    module: str | None = None
 
 
 def _name_in(module: str, function: FunctionType) -> str:
@@ -69,4 +70,5 @@ def subject_of(kernel: Any, name: str, binder: Binder, configs_dir: str | Path |
         key_names=key_names,
         nearest_names=nearest_names,
         fingerprint=digest,
+        module=None if module == "__main__" else module,
     )

@@ -42,7 +42,10 @@ def identity(file: ConfigFile) -> str:
 
 
 def agree(one: ConfigFile, other: ConfigFile) -> bool:
-    """Whether one file can hold both, which have one identity: no unknown field has two values."""
+    """Whether one file can hold both, which have one identity: neither the module nor an unknown
+    field has two values."""
+    if None not in (one.module, other.module) and one.module != other.module:
+        return False
     if ("portfolios" in one.extra and other.portfolios) or (
         "portfolios" in other.extra and one.portfolios
     ):
@@ -62,7 +65,7 @@ def point(record: Record) -> tuple[tuple[str, int], ...]:
 def equal(one: ConfigFile, other: ConfigFile) -> bool:
     """Whether two files say the same, in whatever order their records stand."""
     return (
-        (one.device.extra, one.extra) == (other.device.extra, other.extra)
+        (one.device.extra, one.extra, one.module) == (other.device.extra, other.extra, other.module)
         and _without_tables(one) == _without_tables(other)
         and _tables(one) == _tables(other)
         and in_order(one) == in_order(other)
@@ -119,6 +122,7 @@ def unite(one: ConfigFile, other: ConfigFile) -> tuple[ConfigFile, list[Conflict
     united = dataclasses.replace(
         one, device=device, records=tuple(records.values()), extra={**other.extra, **one.extra},
         portfolios=unite_portfolios([*one.portfolios, *other.portfolios]),
+        module=one.module or other.module,
     )  # fmt: skip
     return united, conflicts
 
@@ -155,7 +159,7 @@ def unite_all(files: Iterable[ConfigFile]) -> tuple[list[ConfigFile], list[Confl
     united: list[ConfigFile] = []
     conflicts: list[Conflict] = []
     # Sorted, so that which of several values comes first does not depend on the inputs' order.
-    for file in sorted(files, key=lambda file: _text([file.extra, file.device.extra])):
+    for file in sorted(files, key=lambda file: _text([file.module, file.extra, file.device.extra])):
         for i, known in enumerate(united):
             if agree(known, file):
                 united[i], found = unite(known, file)

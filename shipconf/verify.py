@@ -65,6 +65,8 @@ def verify(source: Source, checks: Checks = Checks()) -> Report:
     )
     placed, unreached = reach.place(inventory, kernels)
     report.faults += unreached
+    used = {one.kernel for one in placed}
+    kernels = [kernel for kernel in kernels if kernel in used or not kernel.adopted]
     for one in placed:
         report.faults += reach.misnamed(one)
     report.faults += reach.doubled(placed)

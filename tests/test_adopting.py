@@ -262,6 +262,21 @@ def test_a_program_runs_unchanged_and_its_kernels_have_a_memory(package, tmp_pat
     assert len(records_in(store)) == 1
 
 
+def test_what_a_program_tuned_ships_in_the_package_that_it_belongs_to(package, tmp_path, store):
+    """Nothing in the package says that shipconf will adopt its kernels."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    assert ran("--", "program.py", "64", cwd=tmp_path).stdout.startswith("64 3 ")
+    folder = tmp_path / package
+    assert main(["export", str(folder), "--device", "interpreter"]) == 0
+    (shipped,) = (folder / "configs" / "kernels" / "scale").glob("*.json")
+    offline = {"SHIPCONF_OFFLINE": "strict", "SHIPCONF_CACHE_DIR": str(tmp_path / "empty")}
+    assert ran("--", "program.py", "64", cwd=tmp_path, **offline).stdout.startswith("64 0 ")
+    assert main(["verify", str(folder)]) == 0
+    assert main(["list", str(folder), "--import"]) == 0
+    shipped.write_text(shipped.read_text().replace('"BLOCK": 64', '"BLOCKS": 64'))
+    assert main(["verify", str(folder)]) == 1
+
+
 def test_offline_a_program_s_kernel_without_a_record_fails_and_says_why(
     package, store, monkeypatch
 ):

@@ -199,6 +199,33 @@ def test_two_kernels_of_one_name_are_told_apart_by_their_source_file(package, st
     assert (package / "configs" / "other" / "told" / ON_L4).is_file()
 
 
+def test_two_kernels_of_one_name_are_told_apart_by_the_module_they_were_tuned_in(package, store):
+    """Each has versions of its own. Only the user store says the module: a folder tells it."""
+    (package / "other.py").write_text(KERNELS)
+    for module, block in (("tile", 32), ("other", 64)):
+        put(store, record(block, 1, fingerprint=f"1:{module}"), module=f"exporting.{module}",
+            identity=f"v1/told-{module}")  # fmt: skip
+    assert run(package) == 0
+    for module, block in (("tile", 32), ("other", 64)):
+        written = package / "configs" / module / "told" / ON_L4
+        assert blocks(written) == {1: block} and "module" not in json.loads(written.read_text())
+
+
+def test_a_module_that_the_package_does_not_have_chooses_nothing(package, shipped, store, capsys):
+    """The package was renamed since."""
+    put(store, record(32, 1), module="earlier.kernels")
+    assert run(package) == 0 and blocks(shipped) == {1: 32}
+    (package / "other.py").write_text(KERNELS)
+    assert run(package) == 1
+    assert "choose by --source-file" in capsys.readouterr().err
+
+
+def test_a_kernel_that_nothing_declares_goes_beside_its_module(package, store):
+    put(store, record(32, 1), kernel="made", module="exporting.tile")
+    assert run(package) == 0
+    assert (package / "configs" / "tile" / "made" / ON_L4).is_file()
+
+
 def test_a_kernel_that_nothing_declares_goes_beside_the_file_that_is_named(package, store):
     put(store, record(32, 1), kernel="adopted")
     assert run(package) == 1

@@ -479,6 +479,7 @@ def test_the_record_that_a_tuning_writes_is_what_the_format_says(store):
     assert path.parent.name.startswith("told-") and path.parent.parent.name == "v1"
     written = json.loads(path.read_text())
     (kept,) = written.pop("records")
+    assert written.pop("module") == "kernels"
     device = {**INTERPRETER, "shared_memory": 0}
     assert written == {k: v for k, v in document([], device=device).items() if k != "records"}
     assert kept["at"] == {"M": 8} and kept["config"] == record(64)["config"]
