@@ -42,7 +42,7 @@ class LeftOut:
 def left_out(files: Sequence[Path]) -> list[LeftOut]:
     """What the builds of the projects around these files would leave out."""
     by_folder: dict[Path, list[Path]] = {}
-    for path in dict.fromkeys(path.absolute() for path in files):
+    for path in map(Path.absolute, dict.fromkeys(files)):
         by_folder.setdefault(path.parent, []).append(path)
     by_project: dict[Path, list[Path]] = {}
     for folder, paths in by_folder.items():
@@ -93,10 +93,14 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _kernel_builder(root: Path, names: Sequence[str]) -> LeftOut | None:
     build = _toml(root / "build.toml")
-    section = next((name for name in ("torch", "torch-noarch") if name in build), "torch")
-    if "json" in build.get(section, {}).get("pyext", []):
+    section = next(
+        (name for name in ("torch", "torch-noarch", "tvm-ffi") if name in build), "torch"
+    )
+    taken = build.get(section, {}).get("pyext", ["py", "pyi"])
+    if "json" in taken:
         return None
-    line = f'[{section}]\npyext = ["json", "py"]'
+    endings = ", ".join(f'"{ending}"' for ending in ["json", *taken])
+    line = f"[{section}]\npyext = [{endings}]"
     return LeftOut(root / "build.toml", f"pyext of [{section}] has no json", line, tuple(names))
 
 

@@ -7,6 +7,7 @@ the commands that are asked to.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import importlib.util
 import sys
@@ -49,7 +50,7 @@ class Declared:
     def stem(self) -> str:
         return PurePosixPath(self.source_file).stem
 
-    @property
+    @functools.cached_property
     def folder(self) -> str:
         """The folder of the records that ship: `pkg/configs/<stem>/<kernel>`, in the source."""
         own = PurePosixPath("configs", self.stem, folder_name(self.name))

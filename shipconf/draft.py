@@ -136,7 +136,8 @@ class Draft:
             path.parent.mkdir(parents=True, exist_ok=True)
             written = self._changed(path)
             if written is not None:
-                files.replace(path, written.after)
+                # What a new file holds is still where it came from: export or merge again.
+                files.replace(path, written.after, durable=written.before is not None)
                 yield written
         except ConfigFileError as error:
             self.faults.append(Fault(str(path), "", f"not written: {error.what}"))

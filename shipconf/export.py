@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from . import builds, stores
@@ -76,9 +76,11 @@ def export(
             report.decisions += _decide(draft, home, file, on_conflict)
     report.written = draft.preview() if dry_run else draft.write()
     report.faults += draft.faults
+    listing = functools.cache(stores.json_names)  # of after the writing
     for home, file in () if dry_run else united:
         kernel = load(target, home.kernel) if importing and home.kernel else None
-        report.faults += unreached(home, _as_there(draft, home, file), kernel=kernel)
+        there = _as_there(draft, home, file)
+        report.faults += unreached(home, there, kernel=kernel, listing=listing)
     if target.has_code:
         report.left_out = builds.left_out([decision.path for decision in report.decisions])
     return report
@@ -152,13 +154,15 @@ def _decide(draft: Draft, home: Home, file: ConfigFile, policy: str) -> list[Dec
             outcome, why = _choice(there[point(record)], record, policy)
             decisions.append(Decision(path, record.at, outcome, why))
         if here:
-            change = partial(_applied, dataclasses.replace(file, records=tuple(here)), policy)
+            change = functools.partial(
+                _applied, dataclasses.replace(file, records=tuple(here)), policy
+            )
             draft.put(path, change(held), change)
     if left:
         rest = dataclasses.replace(file, records=tuple(left.values()))
         name = stores.file_name(Key(file.key, file.dtypes, {}), file.device)
         path, joined = draft.place(home.folder, rest, name)
-        change = partial(_applied, rest, policy)
+        change = functools.partial(_applied, rest, policy)
         draft.put(path, change(joined), change)
         decisions += [Decision(path, record.at, "added") for record in rest.records]
     return decisions

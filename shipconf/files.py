@@ -25,10 +25,11 @@ SAY_AFTER_S = 5.0  # a wait longer than this is logged
 POLL_S = 0.05
 
 
-def replace(path: Path, data: bytes) -> None:
+def replace(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Put the bytes at the path so that every reader sees the old file or the new one, whole.
 
-    Raises `OSError`; the old file is then still there.
+    Without `durable`, a power cut may leave the file empty: for what can be made again. Raises
+    `OSError`; the old file is then still there.
     """
     # Same folder, since a rename is atomic within one file system only; pid and thread in the
     # name, since two writers of one temporary file would mix their bytes.
@@ -36,8 +37,9 @@ def replace(path: Path, data: bytes) -> None:
     try:
         with temporary.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut can leave the new name with no content
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut can leave the new name with no content
         os.replace(temporary, path)
     except BaseException:
         with suppress(OSError):

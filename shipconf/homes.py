@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -98,23 +98,26 @@ class Homes:
 
 
 def unreached(
-    home: Home, file: ConfigFile, *, flat: bool = False, kernel: ShippedKernel | None = None
-) -> Iterator[Fault]:
+    home: Home, file: ConfigFile, *, flat: bool = False, kernel: ShippedKernel | None = None,
+    listing: Callable[[Path], list[str]] = stores.json_names,
+) -> Iterator[Fault]:  # fmt: skip
     """The records that a launch would not find in their home, after they were written there.
 
     They are looked up as a launch does, in the home alone; with `kernel`, by the kernel itself.
+    `listing` is as in `stores.read_place`.
     """
     # A record serves whatever its fingerprint is; here only the way to it counts.
     subject = Subject(
-        name=file.kernel, target="", stem=home.folder.parent.name, package=home.folder,
-        own_folder=flat or (home.kernel is not None and home.kernel.configs_dir is not None),
-        identity="", key_names=tuple(file.key), nearest_names=file.nearest, fingerprint=None,
+        name=file.kernel, target="", stem="", package=None, own_folder=False, identity="",
+        key_names=tuple(file.key), nearest_names=file.nearest, fingerprint=None,
     )  # fmt: skip
+    own = flat or (home.kernel is not None and home.kernel.configs_dir is not None)
+    place = stores.package_place(home.folder, own=own)
     key = Key(file.key, file.dtypes, {})
+    shelf = stores.Shelf()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # broken files beside it are told by the inventory
-        shelf = stores.read(subject, key, file.device)
-        shelf.found = [found for found in shelf.found if found.source == "package"]
+        stores.read_place(shelf, place, subject, key, file.device, listing)
         by_point: dict[Any, list[stores.Found]] = {}
         for found in shelf.found:
             by_point.setdefault(point(found.record), []).append(found)

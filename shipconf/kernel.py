@@ -476,6 +476,11 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
     def __repr__(self) -> str:
         return f"ShippedKernel({self.base_fn.__module__}:{self.name})"
 
+    def __reduce__(self) -> str:
+        """Pickle by import path, and be copied as itself: what a function does."""
+        qualified: str = self.base_fn.__qualname__
+        return qualified
+
     @property
     def identity(self) -> str:
         """The kernel's folder in the user store: its name, and a hash of what makes it this one."""

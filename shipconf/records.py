@@ -152,6 +152,8 @@ def _deeper_than(limit: int, document: Any) -> bool:
     # What is just shallow enough to be read could be too deep to be written again.
     level = [document]
     for _ in range(limit):
+        if not level:
+            return False
         level = [
             part
             for whole in level

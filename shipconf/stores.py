@@ -7,10 +7,11 @@ name finds it; what is inside decides whether it serves.
 
 from __future__ import annotations
 
+import bisect
 import errno
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ from .records import (
 from .subject import Subject
 
 ALIASES = "aliases.json"
+UNCUT = 183  # so much of a name that `cut` shortens is as it was
 
 
 @dataclass(frozen=True)
@@ -169,13 +171,17 @@ def places(subject: Subject) -> Iterator[Place]:
     for folder in settings.config_path():
         yield Place("path", folder / kernel, folder)
         yield Place("path", folder / subject.stem / kernel, folder)
-    if (package := subject.package) is not None:
-        root = package if subject.own_folder else package.parent.parent
-        yield Place("package", package, root, flat=subject.own_folder)
+    if subject.package is not None:
+        yield package_place(subject.package, own=subject.own_folder)
     try:
         yield Place("user", user_folder(subject), user_folder(subject))
     except RuntimeError as error:
         warn_once("user store", "no home", f"shipconf keeps records in memory only: {error}")
+
+
+def package_place(folder: Path, *, own: bool) -> Place:
+    """The place of the records that ship; in a folder of the kernel's `own`, of either form."""
+    return Place("package", folder, folder if own else folder.parent.parent, flat=own)
 
 
 def user_folder(subject: Subject) -> Path:
@@ -183,30 +189,46 @@ def user_folder(subject: Subject) -> Path:
     return settings.cache_dir() / "v1" / subject.identity
 
 
-def read(subject: Subject, key: Key, device: Device) -> Shelf:
-    """Read every file that may hold records for the key's exact part and the device."""
-    shelf = Shelf()
-    if not key.storable:
-        return shelf
-    start = key_text(key.values.items())  # once: a folder may have a thousand files
-    for place in places(subject):
-        shelf.looked.append(place)
-        names = _listing(place.folder)
-        alias = _aliases(place).get(device.name)
-        devices = [device.name] if alias is None else [device.name, alias]
-        for name in names:
-            if may_hold(name, key, start, devices, flat=place.flat):
-                _read_file(shelf, place, place.folder / name, subject, key, device, alias)
-    return shelf
-
-
-def _listing(folder: Path) -> list[str]:
+def json_names(folder: Path) -> list[str]:
+    """The names of the folder's JSON files, sorted."""
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(".json"))
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.ENOTDIR):
             warn_once(str(folder), "unreadable", f"shipconf cannot read {folder}: {error}")
         return []
+
+
+def read(subject: Subject, key: Key, device: Device) -> Shelf:
+    """Read every file that may hold records for the key's exact part and the device."""
+    shelf = Shelf()
+    if key.storable:
+        for place in places(subject):
+            read_place(shelf, place, subject, key, device)
+    return shelf
+
+
+def read_place(
+    shelf: Shelf, place: Place, subject: Subject, key: Key, device: Device,
+    listing: Callable[[Path], list[str]] = json_names,
+) -> None:  # fmt: skip
+    """Put what one place holds on the shelf; `listing` may be a `json_names` that remembers."""
+    start = key_text(key.values.items())  # once: a folder may have a thousand files
+    shelf.looked.append(place)
+    names = listing(place.folder)
+    alias = _aliases(place).get(device.name)
+    devices = [device.name] if alias is None else [device.name, alias]
+    for name in names if place.flat else _beginning(names, start[:UNCUT]):
+        if may_hold(name, key, start, devices, flat=place.flat):
+            _read_file(shelf, place, place.folder / name, subject, key, device, alias)
+
+
+def _beginning(names: Sequence[str], start: str) -> Iterator[str]:
+    """Those of the sorted names that begin so, without a look at the others."""
+    for i in range(bisect.bisect_left(names, start), len(names)):
+        if not names[i].startswith(start):
+            break
+        yield names[i]
 
 
 def _aliases(place: Place) -> dict[str, str]:
@@ -237,7 +259,7 @@ def may_hold(name: str, key: Key, start: str, devices: Sequence[str], *, flat: b
         return True
     stem = name.removesuffix(".json").partition("~")[0]
     if len(stem) >= 200:  # cut: only its beginning can tell
-        return stem[:183].startswith(start[:183])
+        return stem[:UNCUT].startswith(start[:UNCUT])
     if not stem.startswith(start):
         return False
     fields = stem.removeprefix(start).strip(",").split(",")

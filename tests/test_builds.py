@@ -106,14 +106,15 @@ def test_kernel_builder_needs_to_be_told_of_json(tmp_path):
     (tmp_path / "pyproject.toml").unlink()
     build = tmp_path / "build.toml"
     files = list(package.rglob("*.json"))
-    for section in ("torch", "torch-noarch"):
+    for section in ("torch", "torch-noarch", "tvm-ffi"):
         build.write_text(f'[general]\nname = "tiles"\n[{section}]\nsrc = []\n')
         (entry,) = left_out(files)
         assert entry.config == build and len(entry.files) == 1
+        assert entry.line == f'[{section}]\npyext = ["json", "py", "pyi"]'
         build.write_text(f'[general]\nname = "tiles"\n{entry.line}\n')
         assert left_out(files) == []
-    build.write_text('[torch]\npyext = ["py"]\n')
-    assert [entry.line for entry in left_out(files)] == ['[torch]\npyext = ["json", "py"]']
+    build.write_text('[torch]\npyext = ["py", "cu"]\n')
+    assert [entry.line for entry in left_out(files)] == ['[torch]\npyext = ["json", "py", "cu"]']
 
 
 @pytest.mark.parametrize(

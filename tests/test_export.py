@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -231,6 +232,16 @@ def test_a_kernel_that_nothing_declares_goes_beside_the_file_that_is_named(packa
     assert run(package) == 1
     assert run(package, "--source-file", "tile.py") == 0
     assert (package / "configs" / "tile" / "adopted" / ON_L4).is_file()
+
+
+def test_the_target_is_listed_once_for_all_that_is_looked_up_again(store, package, monkeypatch):
+    for n in range(8):
+        put(store, record(16, 1), key={"N": n}, name=ON_L4.replace("N=8", f"N={n}"))
+    listed: list[Path] = []
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+    assert main(["export", str(package)]) == 0
+    assert listed.count(package / "configs" / "tile" / "told") == 1
 
 
 # --- which records ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -273,6 +274,19 @@ def table(*points: int, **fields) -> dict:
     configs = [{"BLOCK": 16}, {"BLOCK": 32}]
     return {"fingerprint": "1:a", "triton": "3.6.0", "configs": configs, "resources": [{}, {}],
             "rows": rows, **fields}  # fmt: skip
+
+
+def test_only_what_replaces_a_file_waits_for_the_disk(tmp_path, monkeypatch):
+    """What a new file holds is still in its source; an old file's own records are nowhere else."""
+    write(tmp_path / "a", record(8, 1))
+    write(tmp_path / "a", record(8, 1), key={"N": 1}, name=FILE.replace("N=8", "N=1"))
+    write(tmp_path / "out", record(8, 2))
+    synced: list[int] = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(file) or fsync(file))
+    report = merged(tmp_path, tmp_path / "a")
+    assert [written.before is None for written in report.written] == [True, False]
+    assert len(synced) == 1
 
 
 def test_portfolios_of_one_version_become_one_and_others_stand_beside(tmp_path):

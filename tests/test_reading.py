@@ -135,6 +135,12 @@ def test_where_nothing_serves_the_error_says_where_it_looked(library, tmp_path):
     assert "N is 8" in reader.kernel.explain_for(dtypes="int32", N=9, M=8)
 
 
+def test_a_kernel_pickles_by_its_import_path(library, tmp_path):
+    module = package(tmp_path)
+    kernel = module.told = Reader(library, module.told).kernel  # as a decorator leaves it
+    assert pickle.loads(pickle.dumps(kernel)) is kernel
+
+
 def test_one_config_needs_nothing_stored_and_a_size_of_zero_no_tuning(library):
     assert Reader(library, configs=kernels.configs([16])).launch(8, 8) == 16
     assert Reader(library).launch(8, 0) == 16

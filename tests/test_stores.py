@@ -212,6 +212,25 @@ def test_readers_look_past_a_missing_number(subject):
     assert served(subject) == [3]
 
 
+def test_a_lookup_looks_at_no_names_but_its_key_s(subject, monkeypatch):
+    """A folder of a thousand keys costs it no more than one of ten; long names are cut."""
+    long = "x" * 300
+    for n in (1, 8, 40, 409, 4096, 40961, long, long + "y", "w" * 300):
+        ship(subject.package, record(block=5), key={"N": n, "K": 4096})
+    ship(subject.package, record(block=6), key={"N": 4096, "K": 40960})
+    seen: list[str] = []
+    may_hold = stores.may_hold
+
+    def watched(name: str, *args: Any, **options: Any) -> bool:
+        seen.append(name)
+        return may_hold(name, *args, **options)
+
+    monkeypatch.setattr(stores, "may_hold", watched)
+    assert served(subject) == [5] and len(seen) == 2  # K=4096 and K=40960 begin alike
+    seen.clear()
+    assert served(subject, key(N=long)) == [5] and len(seen) == 2
+
+
 # --- order ------------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from packages import record, write
+from packages import TOLD, record, write
 from test_layout import MODULES
 
 import shipconf
@@ -137,18 +137,21 @@ if triton is not None:
 """
 
 
-def test_python_3_9_runs_it(tmp_path):
-    """In a Python 3.9 of this machine, or the one that `PYTHON39` names, with or without Triton."""
+def python39() -> str:
+    """A Python 3.9 of this machine, or the one that `PYTHON39` names."""
     name = os.environ.get("PYTHON39") or shutil.which("python3.9")
     version = [str(name), "-c", "import sys; print(sys.version_info[:2])"]
     if name is None or subprocess.run(version, capture_output=True).stdout != b"(3, 9)\n":
         pytest.skip("no Python 3.9 here")
+    return name
+
+
+def test_python_3_9_reads_as_this_python_does(tmp_path):
+    """With or without Triton."""
+    name = python39()
     path = vendor.write(tmp_path)
     source = tmp_path / "tile.py"
-    source.write_text(
-        "import triton\nimport triton.language as tl\n\n@triton.jit\n"
-        "def told(out_ptr, N, M, BLOCK: tl.constexpr):\n    tl.store(out_ptr, BLOCK)\n"
-    )
+    source.write_text(TOLD)
     folder = tmp_path / "configs" / "tile" / "told"
     stem = "N=8,dtypes=int32,device_name=NVIDIA_H200,arch=sm_90,mp=132"
     write(folder, record(16), record(32, M=16), name=f"{stem}.json", device={"name": "NVIDIA H200"})
@@ -164,6 +167,58 @@ def test_python_3_9_runs_it(tmp_path):
     assert [d.returncode for d in done] == [0, 0], done[0].stderr
     assert done[0].stdout == done[1].stdout and stem in done[0].stdout
     assert done[0].stderr in ("", done[1].stderr) and "16" in done[1].stderr
+
+
+# A module of a Hub package, in which shipconf is not to be had.
+LAUNCHED = """
+import pickle, sys, torch, triton
+sys.modules["shipconf"] = None
+from hub import _shipconf, tile
+
+out = torch.zeros(1, dtype=torch.int32)
+for n, m in ((8, 8), (8, 8), (8, 9), (8, 60), (9, 8)):
+    tile.told[(1,)](out, n, m)
+    print(n, m, int(out[0]), tile.told.resolve(out, n, m).source)
+tile.told[lambda named: (named["N"],)](out, N=8, M=8)
+assert pickle.loads(pickle.dumps(tile.told)) is tile.told
+try:
+    tile.strict[(1,)](out, 9, 8)
+except _shipconf.OfflineError as error:
+    print(error.kernel, error.key)
+"""
+
+
+@pytest.mark.parametrize("version", ["this", "3.9"])
+def test_a_package_launches_through_it(version, tmp_path):
+    """Exact, nearest, default, and the error; under 3.9 too, where that has torch and Triton."""
+    python = sys.executable if version == "this" else python39()
+    imports = [python, "-c", "import torch, triton"]
+    if version == "3.9" and subprocess.run(imports, capture_output=True, check=False).returncode:
+        pytest.skip("Python 3.9 has no torch or no Triton here")
+    package = tmp_path / "hub"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    vendor.write(package)
+    (package / "tile.py").write_text(
+        TOLD
+        + """
+from ._shipconf import shipped_autotune
+
+CONFIGS = [triton.Config({"BLOCK": block}) for block in (16, 32, 64)]
+strict = shipped_autotune(configs=CONFIGS, key=["N"], nearest=["M"], name="strict")(told)
+told = shipped_autotune(configs=CONFIGS, key=["N"], nearest=["M"], default=CONFIGS[0])(told)
+"""
+    )
+    write(package / "configs" / "tile" / "told", record(32, M=8), record(64, M=64))
+    done = subprocess.run(
+        [python, "-W", "ignore", "-c", LAUNCHED], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env={**os.environ, "TRITON_INTERPRET": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "8 8 32 package", "8 8 32 package", "8 9 32 package", "8 60 64 package", "9 8 16 default",
+        "strict N=9, dtypes=int32, M=8",
+    ]  # fmt: skip
 
 
 # --- making one module of several -------------------------------------------------------------

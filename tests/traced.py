@@ -53,13 +53,38 @@ def properties(index: int) -> SimpleNamespace:
     )  # fmt: skip
 
 
+class Launching(Driver):
+    """Loads and launches nothing, and calls the launch's hooks as Triton's launcher does."""
+
+    def __init__(self) -> None:
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda index: {"max_shared_mem": 232448},
+            load_binary=lambda *args: ("module", 1, 0, 0, 1024),
+            unload_module=lambda module: None,
+        )
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def launcher_cls(self, source: Any, metadata: Any) -> Any:
+        def launch(
+            x: int, y: int, z: int, stream: int, function: int, packed: Any, about: Any,
+            enter: Any, leave: Any, *args: Any,
+        ) -> None:  # fmt: skip
+            for hook in (enter, leave):
+                if hook is not None:
+                    hook(about)
+
+        return launch
+
+
 @contextmanager
-def h200() -> Iterator[None]:
+def h200(stand_in: Driver | None = None) -> Iterator[None]:
     """An H200 in the eyes of Triton, Dynamo and shipconf."""
     devices._physical.cache_clear()
     torch._dynamo.reset()
     before = dict(vars(driver))
-    driver.set_active(Driver())  # type: ignore[arg-type]
+    driver.set_active(stand_in or Driver())  # type: ignore[arg-type]
     with (
         mock.patch.object(torch.cuda, "get_device_properties", properties),
         mock.patch.object(torch.utils._triton, "has_triton", lambda: True),

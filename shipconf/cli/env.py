@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..environment import Environment, report
 from ..records import Device
 from . import tables
 from .arguments import add_command
+
+if TYPE_CHECKING:
+    from ..environment import Environment
 
 SHAPE = """It imports torch and triton, to name the devices. With --json: {"versions", "platform",
 "settings", "faults", "store": {"path", "why", "writable", "records", "aside", "bytes"}, "devices":
@@ -27,6 +29,8 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 where a setting cannot be meant so."""
+    from ..environment import report
+
     found = report()
     if chosen.json:
         tables.document(_document(found))
