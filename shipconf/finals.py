@@ -90,3 +90,15 @@ class Finals(Generic[C]):
             return 0.0, 0.0
         spread = max(LEAST_SPREAD, statistics.stdev(ratios)) if len(ratios) > 1 else math.inf
         return statistics.fmean(ratios), spread / math.sqrt(len(ratios))
+
+
+class Comparison(Finals[C]):
+    """Finals that nobody wins: all are measured in every round, for their times alone."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether there were as many rounds as there are at least."""
+        return self.rounds >= MIN_ROUNDS
+
+    def _narrow(self) -> None:
+        """Drop nobody."""

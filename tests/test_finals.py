@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shipconf.finals import MIN_ROUNDS, TIE, Finals
+from shipconf.finals import MIN_ROUNDS, TIE, Comparison, Finals
 
 Round = dict[str, list[float]]
 
@@ -209,3 +209,13 @@ def test_processes_choose_alike_far_more_often_than_by_the_fastest_median():
     chosen, fastest = zip(*map(simulated, range(200)))
     assert chosen.count("b") >= 190
     assert max(map(fastest.count, "abcde")) < 150
+
+
+def test_a_comparison_measures_all_in_every_round_and_ends_after_the_least_number():
+    """Whoever is slower, or surely tied."""
+    finals = Comparison("abc")
+    for number in range(MIN_ROUNDS):
+        assert finals.rounds == number and not finals.decided
+        finals.add({"a": [1.0], "b": [1.0], "c": [9.0]})
+    assert finals.live == ["a", "b", "c"] and finals.decided
+    assert {len(times) for times in finals.times.values()} == {MIN_ROUNDS}

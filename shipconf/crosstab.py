@@ -1,0 +1,235 @@
+"""Every winner measured at every tuned point, and the few of them that serve all: a portfolio.
+
+Each tuning measured its own point alone. What its winner takes at the points of the others is what
+a choice between tuned points needs, so all are measured at all of them, in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import programs, quality, stores, tuner, tuning
+from .configs import Choice, UnfitError, config_text
+from .cover import covering
+from .errors import TuningError
+from .journal import Journal
+from .keys import Key, dtypes_serve
+from .plan import Plan
+from .portfolio import Portfolio, Row, usable
+from .provenance import resources_of, triton_version
+from .resolver import Query, Request
+from .worker import Crossed
+
+if TYPE_CHECKING:
+    from .kernel import ShippedKernel
+
+log = logging.getLogger("shipconf.crosstab")
+
+PURPOSE = "portfolio"  # of its events in the journal
+Point = tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Winners:
+    """Tuned points of one key, each with the candidates that failed there, as text; the configs
+    that won at one of them; and the portfolio that the user store has of them, if any."""
+
+    points: Mapping[Point, frozenset[str]]
+    configs: Sequence[Mapping[str, Any]]
+    table: Portfolio | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the portfolio has all the points."""
+        rows = self.table.rows if self.table is not None else ()
+        return {_point(row.at) for row in rows} >= self.points.keys()
+
+
+def winners(
+    kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any], asked: Sequence[Mapping[str, int]]
+) -> Winners:
+    """The winners at the points asked for, wherever their records lie, and at those that the user
+    store has for the same key and versions. `given` are the values of the key entries."""
+    query = kernel.query_for(dtypes, None, {**given, **asked[0]})
+    shelf, version = kernel.resolver.shelf(query.key, query.device), triton_version()
+    records = [
+        found.record for found in shelf.found
+        if found.source == "user" and not found.stale and found.record.triton == version
+        and dtypes_serve(found.dtypes, query.key.dtypes)
+    ]  # fmt: skip
+    for at in asked:
+        exact = tuning.exact(kernel, kernel.query_for(dtypes, None, {**given, **at}))
+        if exact is not None:
+            records.append(exact.match.record)
+    tables = [
+        tabled.portfolio for tabled in shelf.tables
+        if tabled.source == "user" and tabled.portfolio.triton == version
+        and dtypes_serve(tabled.dtypes, query.key.dtypes)
+    ]  # fmt: skip
+    points = {_point(row.at): frozenset[str]() for table in tables for row in table.rows}
+    points.update({_point(record.at): frozenset(record.left_out or {}) for record in records})
+    configs = [record.config for record in sorted(records, key=lambda record: _point(record.at))]
+    configs += [config for table in tables for config in table.configs]
+    distinct = {json.dumps(config, sort_keys=True): config for config in configs}
+    return Winners(
+        {point: points[point] for point in sorted(points) if min(dict(point).values()) > 0},
+        list(distinct.values()), tables[0] if tables else None,
+    )  # fmt: skip
+
+
+def _point(at: Mapping[str, int]) -> Point:
+    return tuple(sorted(at.items()))
+
+
+def here(
+    kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any],
+    asked: Sequence[Mapping[str, int]], within: float,
+) -> Crossed | None:  # fmt: skip
+    """Measure all winners at all tuned points in this process, and keep the portfolio.
+
+    None where none is kept, as the log tells. Raises `OSError` where it cannot be written,
+    `LockTimeout`, and `TuningError` where a config broke the device's context.
+    """
+    built = kernel.build(dtypes=dtypes, **given, **asked[0]).query
+    query = Query(built.key, built.device, frozenset(), {})  # without the tensors
+    del built
+    with kernel.flight.alone(query) as journal_path:
+        if journal_path is None:
+            log.info("%s has no file to keep a portfolio in", kernel.name)
+            return None
+        kernel.resolver.refresh(query.key, query.device)
+        known = winners(kernel, dtypes, given, asked)
+        cross = _Cross(kernel, dtypes, given, known, journal_path)
+        with kernel.flight.quiet_gpu(query):
+            table = cross.table()
+        kept = _kept(table, within)
+        path = kept and stores.put_portfolio(kernel.subject, query.key, query.device, kept)
+        cross.forget()
+    what = f"{kernel.name} for {Key(query.key.values, query.key.dtypes, {})}"
+    if kept is None:
+        log.warning("%s has no portfolio: no configs that run at all points serve them", what)
+        return None
+    crossed = Crossed(
+        str(path), len(table.configs), len(table.rows), len(kept.configs), _loss(table, kept)
+    )
+    log.info("%s: %s", what, crossed)
+    return crossed
+
+
+class _Cross:
+    """The measuring of winners at points; `path` is that of the journal."""
+
+    def __init__(
+        self, kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any], known: Winners,
+        path: Path,
+    ) -> None:  # fmt: skip
+        self.kernel = kernel
+        self.dtypes = dtypes
+        self.given = given
+        self.known = known
+        self.path = path
+        self.resources: list[dict[str, int]] = [{} for _ in known.configs]
+
+    def table(self) -> Portfolio:
+        """All winners at all points where one of them runs, None for the time of one that fails.
+
+        A point whose launch cannot be built or measured is left out, as the log tells.
+        """
+        rows = []
+        for point, failed in self.known.points.items():
+            try:
+                row = self._row(dict(point), failed)
+            except Exception as error:
+                if isinstance(error, TuningError) and error.fatal:
+                    raise
+                log.warning("%s is not measured at %s: %s", self.kernel.name, dict(point), error)
+                continue
+            if any(map(usable, row.time_ms)):
+                rows.append(row)
+        return Portfolio(
+            configs=tuple(self.known.configs), resources=tuple(self.resources), rows=tuple(rows),
+            fingerprint=self.kernel.subject.fingerprint, triton=triton_version(),
+        )  # fmt: skip
+
+    def _row(self, at: Mapping[str, int], failed: frozenset[str]) -> Row:
+        request = self.kernel.build(dtypes=self.dtypes, **self.given, **at)
+        choices = {
+            i: choice
+            for i, config in enumerate(self.known.configs)
+            if config_text(config) not in failed
+            and (choice := self._choice(request, config)) is not None
+        }
+        plan = self.kernel.flight.plan(request, self._journal(at))
+        plan = replace(plan, candidates=list(choices.values()), default=None)
+        timings = tuner.compare(plan)
+        times_ms: list[float | None] = [None] * len(self.known.configs)
+        sizes = [0] * len(times_ms)
+        for i, choice in choices.items():
+            time_ms = round(timings[choice].median, 6) if choice in timings else None
+            if usable(time_ms):
+                times_ms[i] = time_ms
+                named = {**request.query.named, **choice.flat}
+                sizes[i] = programs.of_grid(request.grid, named)
+                self._note_resources(i, plan, choice)
+        return Row(at=at, time_ms=tuple(times_ms), programs=tuple(sizes))
+
+    def _choice(self, request: Request, config: Mapping[str, Any]) -> Choice | None:
+        """The config as the launch takes it, None where it must not run there."""
+        query = request.query
+        try:
+            choice = self.kernel.resolver.knobs.accept(config, query.passed, query.device)
+        except UnfitError:
+            return None
+        return choice if query.allows(choice, float("inf")) else None
+
+    def _note_resources(self, i: int, plan: Plan, choice: Choice) -> None:
+        """The most that the config takes at any point, where it is compiled for several kinds."""
+        if plan.device.backend == "interpreter":
+            return
+        compiled, known = plan.compile(choice), self.resources[i]
+        found = {**resources_of(compiled), "warps": compiled.metadata.num_warps}
+        known.update({name: max(value, known.get(name, 0)) for name, value in found.items()})
+
+    def _journal(self, at: Mapping[str, int]) -> Journal:
+        return Journal(self.path, at, triton_version(), PURPOSE)
+
+    def forget(self) -> None:
+        """Forget what was measured: it is written, or of no use."""
+        for point in self.known.points:
+            self._journal(dict(point)).close()
+
+
+def _kept(table: Portfolio, within: float) -> Portfolio | None:
+    """The portfolio to keep of all winners; None where it could not serve as one.
+
+    A launch trusts no table with gaps, so it has only configs that run at every point. Where
+    others would be needed to serve the points, there is none, and the nearest record serves.
+    """
+    if len(table.rows) < 2:
+        return None
+    sound = [
+        i
+        for i in range(len(table.configs))
+        if all(row.time_ms[i] is not None for row in table.rows)
+    ]
+    if not sound:
+        return None
+    kept = covering(table.only(sound), within=within)
+    needed = len(sound) < len(table.configs) and _loss(table, kept) > max(
+        within, _loss(table, covering(table, within=within))
+    )
+    return None if needed else kept
+
+
+def _loss(table: Portfolio, kept: Portfolio) -> float:
+    """The most that the best of those kept loses at a point against the best of all."""
+    losses = [
+        quality.oracle(row, best_ms=every.time_ms[quality.fastest(every.time_ms)])
+        for row, every in zip(kept.rows, table.rows, strict=True)
+    ]
+    return max(loss.loss for loss in losses if loss is not None)
