@@ -37,24 +37,25 @@ Point = tuple[tuple[str, int], ...]
 @dataclass(frozen=True)
 class Winners:
     """Tuned points of one key, each with the candidates that failed there, as text; the configs
-    that won at one of them; and the portfolio that the user store has of them, if any."""
+    that won at one of them; and the portfolios that are stored of them."""
 
     points: Mapping[Point, frozenset[str]]
     configs: Sequence[Mapping[str, Any]]
-    table: Portfolio | None
+    tables: Sequence[Portfolio]
 
     @property
     def complete(self) -> bool:
-        """Whether the portfolio has all the points."""
-        rows = self.table.rows if self.table is not None else ()
-        return {_point(row.at) for row in rows} >= self.points.keys()
+        """Whether one of the portfolios has all the points."""
+        return any(
+            {_point(row.at) for row in table.rows} >= self.points.keys() for table in self.tables
+        )
 
 
 def winners(
     kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any], asked: Sequence[Mapping[str, int]]
 ) -> Winners:
-    """The winners at the points asked for, wherever their records lie, and at those that the user
-    store has for the same key and versions. `given` are the values of the key entries."""
+    """The winners at the points asked for and in portfolios, wherever these lie, and at those that
+    the user store has for the same key and versions. `given` are the values of the key entries."""
     query = kernel.query_for(dtypes, None, {**given, **asked[0]})
     shelf, version = kernel.resolver.shelf(query.key, query.device), triton_version()
     records = [
@@ -68,17 +69,16 @@ def winners(
             records.append(exact.match.record)
     tables = [
         tabled.portfolio for tabled in shelf.tables
-        if tabled.source == "user" and tabled.portfolio.triton == version
-        and dtypes_serve(tabled.dtypes, query.key.dtypes)
+        if tabled.portfolio.triton == version and dtypes_serve(tabled.dtypes, query.key.dtypes)
     ]  # fmt: skip
     points = {_point(row.at): frozenset[str]() for table in tables for row in table.rows}
     points.update({_point(record.at): frozenset(record.left_out or {}) for record in records})
-    configs = [record.config for record in sorted(records, key=lambda record: _point(record.at))]
+    configs = [record.config for record in records]
     configs += [config for table in tables for config in table.configs]
     distinct = {json.dumps(config, sort_keys=True): config for config in configs}
     return Winners(
         {point: points[point] for point in sorted(points) if min(dict(point).values()) > 0},
-        list(distinct.values()), tables[0] if tables else None,
+        [distinct[text] for text in sorted(distinct)], tables,
     )  # fmt: skip
 
 

@@ -98,6 +98,6 @@ def is_due(
     if not (measured and query.key.nearest and query.key.storable):
         return False
     known = crosstab.winners(kernel, dtypes, given, points)
-    asked = len(points) > 1 or known.table is not None
+    asked = len(points) > 1 or bool(known.tables)
     lacking = anew or not known.complete
     return asked and lacking and (planned or len(known.configs) > 1)

@@ -175,6 +175,22 @@ def test_winners_that_ship_with_the_package_count_too(store, tmp_path):
     assert [row["at"]["M"] for row in table["rows"]] == [16, 256]
 
 
+def test_a_point_tuned_elsewhere_extends_the_portfolio_that_ships(store, tmp_path, monkeypatch):
+    """With all its points: what is exported then takes its place."""
+    Sweep().tune(16, 256)
+    (path,) = store.rglob("*.json")
+    (tmp_path / "told").mkdir()
+    path.rename(tmp_path / "told" / path.name)
+    monkeypatch.setenv("SHIPCONF_CONFIG_PATH", str(tmp_path))
+    trial = Sweep()
+    trial.tune(16, 256)
+    assert trial.pairs == []
+    trial.kernel.tune(N=8, M=64, dtypes="int32")
+    assert [row["at"]["M"] for row in portfolios(store)[0]["rows"]] == [16, 64, 256]
+    assert blocks(portfolios(store)[0]) == [16, 32, 64]
+    assert [record["at"]["M"] for record in records_in(store)] == [64]
+
+
 def test_every_combination_of_several_nearest_values_is_a_point(store):
     table = {m: TIMES[m] for m in (16, 256)}
     trial = Sweep(table, nearest=["M", "N"], key=[])
