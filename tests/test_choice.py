@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shipconf import quality
-from shipconf.choice import Predictor, predict, rounds, surrounding
+from shipconf.choice import Around, Predictor, predict, rounds, surrounding
 from shipconf.cover import fewest
 from shipconf.portfolio import Portfolio, Row
 from shipconf.quality import Summary, summary
@@ -263,6 +263,18 @@ def test_weights_are_shares_and_the_nearest_point_is_always_around(points, asked
     near = min(abs(m - asked[0]) + abs(b - asked[1]) for m, b in points)
     m, b = points[found[0][0]]
     assert abs(m - asked[0]) + abs(b - asked[1]) == pytest.approx(near)
+
+
+@given(
+    st.lists(st.floats(0, 20), min_size=1, max_size=14, unique_by=lambda log: round(log, 6)),
+    st.floats(-1, 21),
+    st.data(),
+)
+def test_points_that_were_sorted_before_surround_as_others_do(logs, free, data):
+    """Also where the asked one is among them."""
+    asked = [data.draw(st.sampled_from([free, *logs]))]
+    points = [(number, (log,)) for number, log in enumerate(logs)]
+    assert dict(Around(points).of(asked)) == pytest.approx(dict(surrounding(asked, points)))
 
 
 def test_several_arguments_are_interpolated_between_all_corners():

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import measured
 import pytest
 from test_choice import portfolio
 
-from shipconf.programs import of_grid, told
+from shipconf.portfolio import Portfolio
+from shipconf.programs import Sizes, of_grid
+
+
+def told(table: Portfolio, at: Mapping[str, int]) -> list[int] | None:
+    return Sizes(table).told(at)
 
 
 @pytest.mark.parametrize(
