@@ -67,7 +67,8 @@ def rounds(programs: int, resident: int, multiprocessors: int, shared: float = M
 class Predictor:
     """Predicts launches on one device from a portfolio. Making one is for each file, not launch.
 
-    Configs that do not fit the device, and times that are no times, are left out.
+    Configs that do not fit the device, and times that are no times, are left out; of a point, the
+    configs that do not run at one of the measured points around it.
     """
 
     def __init__(self, portfolio: Portfolio, device: Device, *, shared: float = MIDDLE) -> None:
@@ -93,6 +94,10 @@ class Predictor:
                 if time_ms is not None and usable(time_ms) and self._resident[i] else math.nan
                 for i, time_ms in enumerate(row.time_ms)
             ])  # fmt: skip
+        self._refused = [
+            frozenset(i for i in range(len(portfolio.configs)) if row.refuses(i))
+            for row in portfolio.rows
+        ]
         # Configs that were measured at the same rows are predicted from the same neighbours.
         groups: dict[tuple[int, ...], list[int]] = {}
         for i in range(len(portfolio.configs)):
@@ -151,12 +156,18 @@ class Predictor:
     ) -> list[tuple[float, int]]:
         """The predicted times with their configs' indices, ascending."""
         asked = self._octaves(at)
+        refused: frozenset[int] = frozenset()
+        if any(self._refused):  # what does not run beside the point may not run there either
+            refused = refused.union(*(self._refused[row] for row, _ in self._nearest.of(asked)))
         found = []
         for around, indices in self._groups:
             paces = [0.0] * len(self._resident)
             for row, weight in around.of(asked):
                 paces = [pace + weight * one for pace, one in zip(paces, self._pace[row])]
-            found += [(math.exp(paces[i]) * self._rounds(i, programs), i) for i in indices]
+            found += [
+                (math.exp(paces[i]) * self._rounds(i, programs), i)
+                for i in indices if i not in refused
+            ]  # fmt: skip
         found.sort()
         return found
 

@@ -107,12 +107,13 @@ def here(
         cross = _Cross(kernel, dtypes, given, known, journal_path)
         with kernel.flight.quiet_gpu(query):
             table = cross.table()
-        kept = _kept(table, within)
-        path = kept and stores.put_portfolio(kernel.subject, query.key, query.device, kept)
+        kept, path = covering(table, within=within), None
+        if len(kept.rows) > 1:
+            path = stores.put_portfolio(kernel.subject, query.key, query.device, kept)
         cross.forget()
     what = f"{kernel.name} for {Key(query.key.values, query.key.dtypes, {})}"
-    if kept is None:
-        log.warning("%s has no portfolio: no configs that run at all points serve them", what)
+    if path is None:
+        log.warning("%s has no portfolio: fewer than two points could be measured", what)
         return None
     crossed = Crossed(
         str(path), len(table.configs), len(table.rows), len(kept.configs), _loss(table, kept)
@@ -136,7 +137,8 @@ class _Cross:
         self.resources: list[dict[str, int]] = [{} for _ in known.configs]
 
     def table(self) -> Portfolio:
-        """All winners at all points where one of them runs, None for the time of one that fails.
+        """All winners at all points where one of them runs; one that does not run at a point has no
+        time and 0 programs there.
 
         A point whose launch cannot be built or measured is left out, as the log tells.
         """
@@ -202,28 +204,6 @@ class _Cross:
         """Forget what was measured: it is written, or of no use."""
         for point in self.known.points:
             self._journal(dict(point)).close()
-
-
-def _kept(table: Portfolio, within: float) -> Portfolio | None:
-    """The portfolio to keep of all winners; None where it could not serve as one.
-
-    A launch trusts no table with gaps, so it has only configs that run at every point. Where
-    others would be needed to serve the points, there is none, and the nearest record serves.
-    """
-    if len(table.rows) < 2:
-        return None
-    sound = [
-        i
-        for i in range(len(table.configs))
-        if all(row.time_ms[i] is not None for row in table.rows)
-    ]
-    if not sound:
-        return None
-    kept = covering(table.only(sound), within=within)
-    needed = len(sound) < len(table.configs) and _loss(table, kept) > max(
-        within, _loss(table, covering(table, within=within))
-    )
-    return None if needed else kept
 
 
 def _loss(table: Portfolio, kept: Portfolio) -> float:

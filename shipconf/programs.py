@@ -36,11 +36,12 @@ class Sizes:
         self._name = names[0] if len(names) == 1 else ""
         self._rules: list[set[Rule]] = []
         if self._name and all(row.programs is not None for row in rows):
-            values = [max(1, row.at[self._name]) for row in rows]
-            self._rules = [
-                set(_fitting(values, [row.programs[i] for row in rows if row.programs], config))
-                for i, config in enumerate(portfolio.configs)
-            ]
+            for i, config in enumerate(portfolio.configs):
+                known = [
+                    (max(1, row.at[self._name]), row.programs[i])
+                    for row in rows if row.programs and not row.refuses(i)
+                ]  # fmt: skip
+                self._rules.append(set(_fitting(known, config)))
 
     def told(self, at: Mapping[str, int]) -> list[int] | None:
         """The sizes at a point. None where no rule fits some config, or rules that do say
@@ -55,13 +56,14 @@ class Sizes:
         return found or None
 
 
-def _fitting(
-    values: Sequence[int], sizes: Sequence[int], config: Mapping[str, Any]
-) -> Iterator[Rule]:
-    """The rules that give these sizes at these values."""
-    if len(set(sizes)) == 1:
-        yield sizes[0], 0
+def _fitting(known: Sequence[tuple[int, int]], config: Mapping[str, Any]) -> Iterator[Rule]:
+    """The rules that give these sizes, each at its value."""
+    if not known:
+        return
+    value, first = known[0]
+    if all(size == first for _, size in known):
+        yield first, 0
     for tile in {1, *(v for v in config.values() if type(v) is int and v > 1)}:
-        each, rest = divmod(sizes[0], -(-values[0] // tile))
-        if not rest and all(size == each * -(-value // tile) for value, size in zip(values, sizes)):
+        each, rest = divmod(first, -(-value // tile))
+        if not rest and all(size == each * -(-value // tile) for value, size in known):
             yield each, tile

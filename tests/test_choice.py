@@ -224,6 +224,17 @@ def test_a_table_without_a_time_chooses_nothing():
     assert predict(empty, TEN, {"M": 16}) == []
 
 
+def test_a_config_is_not_predicted_beside_a_point_where_it_does_not_run():
+    """It has no time there and no programs; further away it is predicted as any other."""
+    table = portfolio(
+        {1: [1.0, 2.0], 16: [1.0, 2.0], 64: [None, 2.0]},
+        programs={1: (1, 1), 16: (1, 1), 64: (0, 1)},
+    )
+    assert list(table.gaps()) == []
+    for value, found in ((4, [0, 1]), (15, [0, 1]), (17, [1]), (64, [1]), (99, [1])):
+        assert order(predict(table, TEN, {"M": value}, (1, 1))) == found, value
+
+
 def test_values_below_one_count_as_one():
     table = portfolio({1: [1.0, 2.0], 64: [2.0, 1.0]})
     for value in (0, -5):
