@@ -34,6 +34,25 @@ PURPOSE = "portfolio"  # of its events in the journal
 Point = tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Series:
+    """Points of one key of a kernel: `given` are the values of the key entries."""
+
+    kernel: ShippedKernel
+    dtypes: Any
+    given: Mapping[str, Any]
+    points: Sequence[Mapping[str, int]]
+
+    def query(self, at: Mapping[str, int] | None = None) -> Query:
+        """The lookup of a point, the first if none is named."""
+        values = {**self.given, **(self.points[0] if at is None else at)}
+        return self.kernel.query_for(self.dtypes, None, values)
+
+    def request(self, at: Mapping[str, int]) -> Request:
+        """The launch that the kernel's workload builds for a point."""
+        return self.kernel.build(dtypes=self.dtypes, **self.given, **at)
+
+
 @dataclass(frozen=True)
 class Winners:
     """Tuned points of one key, each with the candidates that failed there, as text; the configs
@@ -51,20 +70,18 @@ class Winners:
         )
 
 
-def winners(
-    kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any], asked: Sequence[Mapping[str, int]]
-) -> Winners:
-    """The winners at the points asked for and in portfolios, wherever these lie, and at those that
-    the user store has for the same key and versions. `given` are the values of the key entries."""
-    query = kernel.query_for(dtypes, None, {**given, **asked[0]})
-    shelf, version = kernel.resolver.shelf(query.key, query.device), triton_version()
+def winners(series: Series) -> Winners:
+    """The winners at the points of the series and in portfolios, wherever these lie, and at those
+    that the user store has for the same key and versions."""
+    kernel, query, version = series.kernel, series.query(), triton_version()
+    shelf = kernel.resolver.shelf(query.key, query.device)
     records = [
         found.record for found in shelf.found
         if found.source == "user" and not found.stale and found.record.triton == version
         and dtypes_serve(found.dtypes, query.key.dtypes)
     ]  # fmt: skip
-    for at in asked:
-        exact = tuning.exact(kernel, kernel.query_for(dtypes, None, {**given, **at}))
+    for at in series.points:
+        exact = tuning.exact(kernel, series.query(at))
         if exact is not None:
             records.append(exact.match.record)
     tables = [
@@ -86,16 +103,14 @@ def _point(at: Mapping[str, int]) -> Point:
     return tuple(sorted(at.items()))
 
 
-def here(
-    kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any],
-    asked: Sequence[Mapping[str, int]], within: float,
-) -> Crossed | None:  # fmt: skip
+def here(series: Series, within: float) -> Crossed | None:
     """Measure all winners at all tuned points in this process, and keep the portfolio.
 
     None where none is kept, as the log tells. Raises `OSError` where it cannot be written,
     `LockTimeout`, and `TuningError` where a config broke the device's context.
     """
-    built = kernel.build(dtypes=dtypes, **given, **asked[0]).query
+    kernel = series.kernel
+    built = series.request(series.points[0]).query
     query = Query(built.key, built.device, frozenset(), {})  # without the tensors
     del built
     with kernel.flight.alone(query) as journal_path:
@@ -103,8 +118,7 @@ def here(
             log.info("%s has no file to keep a portfolio in", kernel.name)
             return None
         kernel.resolver.refresh(query.key, query.device)
-        known = winners(kernel, dtypes, given, asked)
-        cross = _Cross(kernel, dtypes, given, known, journal_path)
+        cross = _Cross(series, winners(series), journal_path)
         with kernel.flight.quiet_gpu(query):
             table = cross.table()
         kept, path = covering(table, within=within), None
@@ -125,13 +139,9 @@ def here(
 class _Cross:
     """The measuring of winners at points; `path` is that of the journal."""
 
-    def __init__(
-        self, kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any], known: Winners,
-        path: Path,
-    ) -> None:  # fmt: skip
-        self.kernel = kernel
-        self.dtypes = dtypes
-        self.given = given
+    def __init__(self, series: Series, known: Winners, path: Path) -> None:
+        self.series = series
+        self.kernel = series.kernel
         self.known = known
         self.path = path
         self.resources: list[dict[str, int]] = [{} for _ in known.configs]
@@ -159,7 +169,7 @@ class _Cross:
         )  # fmt: skip
 
     def _row(self, at: Mapping[str, int], failed: frozenset[str]) -> Row:
-        request = self.kernel.build(dtypes=self.dtypes, **self.given, **at)
+        request = self.series.request(at)
         choices = {
             i: choice
             for i, config in enumerate(self.known.configs)

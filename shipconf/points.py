@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import stores
+from .crosstab import Series
 from .errors import ShipconfError
 from .keys import Value, dtypes_text, one_or_each
 from .misses import Misses
@@ -66,6 +67,12 @@ def asked(
         Point(target, kernel, {**key, **dict(zip(near, combination))}, dtypes)
         for combination in itertools.product(*near.values())
     ]
+
+
+def series_of(points: Sequence[Point]) -> Series:
+    """The points, which are of one key."""
+    first = points[0]
+    return Series(first.kernel, first.dtypes, first.given, [point.at for point in points])
 
 
 def by_key(points: Sequence[Point]) -> list[list[Point]]:

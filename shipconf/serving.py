@@ -84,7 +84,8 @@ def _answer(task: Task) -> Any:
 
             torch.cuda.set_device(task.device)
         if task.points:
-            return crosstab.here(kernel, task.dtypes, task.values, task.points, task.within)
+            series = crosstab.Series(kernel, task.dtypes, task.values, task.points)
+            return crosstab.here(series, task.within)
         return tuning.here(kernel, task.dtypes, task.values, task.force)
     except Exception as error:
         return error

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import crosstab, tuning, worker
 from . import device as devices
+from .crosstab import Series
 from .records import Record
 from .worker import Crossed, Unreachable
 
@@ -32,15 +33,15 @@ def tune(
     points = list(each({name: values[name] for name in names if name in values}))
     if not points:
         raise ValueError(f"{kernel.name} is to be tuned at no point: a list of values is empty")
+    series = Series(kernel, dtypes, given, points)
     records, anew = [], False
     for at in points:
-        query = kernel.query_for(dtypes, None, {**given, **at})
-        known = tuning.exact(kernel, query)
+        known = tuning.exact(kernel, series.query(at))
         records.append(tuning.tune(kernel, dtypes, {**given, **at}, force=force))
         anew = anew or known is None or known.match.record != records[-1]
     if within is not None:
         try:
-            cross(kernel, dtypes, given, points, within=within, anew=anew)
+            cross(series, within=within, anew=anew)
         except Exception as error:
             log.warning("%s has no new portfolio: %s", kernel.name, error)
     return records
@@ -57,35 +58,29 @@ def is_several(value: Any) -> bool:
     return isinstance(value, (list, range))
 
 
-def cross(
-    kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any],
-    points: Sequence[Mapping[str, int]], *, within: float, anew: bool,
-) -> Crossed | None:  # fmt: skip
-    """Measure the winners of these points, and of those stored beside them, at all of the points.
+def cross(series: Series, *, within: float, anew: bool) -> Crossed | None:
+    """Measure the winners of the series, and of what is stored beside it, at all of the points.
 
     `anew` says that one of them was just tuned. None where there is nothing to measure: see
     `is_due`. Raises what the measuring raises; the records are kept all the same.
     """
-    if not is_due(kernel, dtypes, given, points, anew=anew):
+    if not is_due(series, anew=anew):
         return None
-    task = tuning.task_of(kernel, dtypes, given)
+    kernel, query = series.kernel, series.query()
+    task = tuning.task_of(kernel, series.dtypes, series.given)
     try:
         if task is None:
-            return crosstab.here(kernel, dtypes, given, points, within)
-        return worker.the_worker.cross(replace(task, points=points, within=within))
+            return crosstab.here(series, within)
+        return worker.the_worker.cross(replace(task, points=series.points, within=within))
     except Unreachable as error:
         log.info("%s is measured in this process: %s", kernel.name, error)
-        return crosstab.here(kernel, dtypes, given, points, within)
+        return crosstab.here(series, within)
     finally:
-        query = kernel.query_for(dtypes, None, {**given, **points[0]})
         kernel.resolver.refresh(query.key, query.device)
         kernel.take_over(None)
 
 
-def is_due(
-    kernel: ShippedKernel, dtypes: Any, given: Mapping[str, Any],
-    points: Sequence[Mapping[str, int]], *, anew: bool, planned: bool = False,
-) -> bool:  # fmt: skip
+def is_due(series: Series, *, anew: bool, planned: bool = False) -> bool:
     """Whether a portfolio is to be measured: one is asked for by several points, or there already;
     it lacks a point, or one was just tuned; and there are two winners to choose between, which
     nobody can tell of what is only `planned`.
@@ -93,11 +88,11 @@ def is_due(
     Under the interpreter only where the author's `do_bench` measures: its own clock says nothing
     of a GPU.
     """
-    query = kernel.query_for(dtypes, None, {**given, **points[0]})
+    kernel, query = series.kernel, series.query()
     measured = kernel.flight.do_bench is not None or not devices.interpreted(kernel.fn)
     if not (measured and query.key.nearest and query.key.storable):
         return False
-    known = crosstab.winners(kernel, dtypes, given, points)
-    asked = len(points) > 1 or bool(known.tables)
+    known = crosstab.winners(series)
+    asked = len(series.points) > 1 or bool(known.tables)
     lacking = anew or not known.complete
     return asked and lacking and (planned or len(known.configs) > 1)

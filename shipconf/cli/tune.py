@@ -144,12 +144,10 @@ def _tuned(
 def _crossed(
     group: list[Point], faults: list[Fault], chosen: argparse.Namespace, *, anew: bool
 ) -> Entry | None:
-    first, every = group[0], [point.at for point in group]
+    first = group[0]
     entry = _key(first, first.given)
     try:
-        kept = sweep.cross(
-            first.kernel, first.dtypes, first.given, every, within=chosen.within, anew=anew
-        )
+        kept = sweep.cross(points.series_of(group), within=chosen.within, anew=anew)
     except FAILURES as error:
         faults.append((f"{first.target} {_words(entry['values'])}", f"no new portfolio: {error}"))
         return None
@@ -179,8 +177,7 @@ def _planned(
         }
         for group in points.by_key(list(planned))
         if sweep.is_due(
-            group[0].kernel, group[0].dtypes, group[0].given, [point.at for point in group],
-            anew=any(planned[point] for point in group), planned=True,
+            points.series_of(group), anew=any(planned[point] for point in group), planned=True
         )
     ]  # fmt: skip
     if not chosen.json:
