@@ -98,7 +98,8 @@ def test_without_noise_the_fastest_is_never_dropped_and_a_tie_with_it_wins(times
     true = dict(zip(names, times))
     finals = held(names, steady(true, rounds))
     fastest = min(names, key=lambda name: true[name])
-    assert fastest in finals.live
+    # Or one that the logarithms do not tell from it.
+    assert min(true[name] for name in finals.live) <= true[fastest] * (1 + 1e-9)
     within = [name for name in names if true[name] <= true[fastest] * (1 + TIE) * (1 - 1e-9)]
     assert not within or names.index(finals.winner) <= names.index(within[0])
 
