@@ -12,23 +12,31 @@ what a multiprocessor holds: it is that of an H200 unless `--arch` and `--shared
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import statistics
+import time
 import timeit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import triton
 from report import table
 
 from shipconf import quality
 from shipconf.choice import MIDDLE, Predictor
+from shipconf.configs import Knobs, to_triton
 from shipconf.cover import fewest
+from shipconf.foresight import Foresight
+from shipconf.keys import Key
 from shipconf.portfolio import Portfolio, Row, usable
 from shipconf.quality import Loss, Summary, fastest, summary
 from shipconf.records import Device
+from shipconf.resolver import Query
+from shipconf.stores import Shelf, Tabled
 
 OCTAVES = [2**i for i in range(14)]
 SPARSE = [1, 16, 64, 256, 1024, 4096]
@@ -196,8 +204,12 @@ def cross_validation(tables: Sequence[Table]) -> list[list[str]]:
     return rows
 
 
-def cost(full: Table) -> tuple[float, float, int, int]:
-    """Microseconds for a choice and for reading a table, with so many configs and points."""
+def cost(full: Table) -> list[list[str]]:
+    """Microseconds of the processor for a choice from 10 configs: alone, and as a launch makes it.
+
+    A launch asks its own grid for each config, which beside it is asked alone. What any first sight
+    of a shape does before and after is left out.
+    """
     whole = full.measured
     step = max(1, len(whole.configs) // 10)
     kept = whole.only(range(0, len(whole.configs), step)[:10])
@@ -207,13 +219,47 @@ def cost(full: Table) -> tuple[float, float, int, int]:
     )
     known = Portfolio(configs=kept.configs, resources=kept.resources, rows=rows)
     predictor = Predictor(known, full.device)
+    given = ["a_ptr", "b_ptr", "c_ptr", "M", "N", "K", "am", "ak", "bk", "bn", "cm", "cn"]
+    names = [*given, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M"]
+    kinds = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    configs = [to_triton(config) for config in known.configs]
+    foresight = Foresight(Knobs("gemm", inspect.Signature(kinds), configs, None))
+    dtypes = dict.fromkeys(given[:3], "float16")
+    shelf = Shelf(tables=[Tabled(known, full.device, "package", Path(), dtypes)])
+    named = dict.fromkeys(given, 1024)
 
-    def per_call(function: Any, number: int) -> float:
-        return 1e6 * statistics.median(timeit.repeat(function, number=number, repeat=9)) / number
+    def sight(grid: Any) -> Any:
+        query = Query(Key({}, dtypes, asked.at), full.device, frozenset(given), named, grid=grid)
+        return lambda: foresight.best(query, shelf, 2.0, lambda choice: False)
 
-    choose = per_call(lambda: predictor.predict(asked.at, asked.programs), 1000)
-    make = per_call(lambda: Predictor(known, full.device), 200)
-    return choose, make, len(known.configs), len(rows)
+    meta = {**named, **known.configs[0]}
+    cells = [["a choice", _per_call(lambda: predictor.predict(asked.at, asked.programs)), ""]]
+    for name, grid in (
+        ("of plain arithmetic", _arithmetic), ("of one `triton.cdiv`", _one_cdiv),
+        ("of two `triton.cdiv`", _two_cdivs),
+    ):  # fmt: skip
+        alone = _per_call(lambda grid=grid: [grid(meta) for _ in known.configs])
+        cells.append([f"a launch's, its grid {name}", _per_call(sight(grid)), alone])
+    cells.append(["preparing the table", _per_call(lambda: Predictor(known, full.device)), ""])
+    return cells
+
+
+def _arithmetic(named: Mapping[str, Any]) -> tuple[int, int]:
+    return -(-named["M"] // named["BLOCK_M"]), -(-named["N"] // named["BLOCK_N"])
+
+
+def _one_cdiv(named: Mapping[str, Any]) -> tuple[int, int]:
+    return triton.cdiv(named["M"], named["BLOCK_M"]), -(-named["N"] // named["BLOCK_N"])
+
+
+def _two_cdivs(named: Mapping[str, Any]) -> tuple[int, int]:
+    return triton.cdiv(named["M"], named["BLOCK_M"]), triton.cdiv(named["N"], named["BLOCK_N"])
+
+
+def _per_call(function: Any, number: int = 500) -> str:
+    # Not by the wall clock, which counts what other processes do meanwhile.
+    times = timeit.repeat(function, number=number, repeat=21, timer=time.process_time)
+    return f"{1e6 * statistics.median(times) / number:.0f}"
 
 
 def main() -> None:
@@ -228,9 +274,8 @@ def main() -> None:
     print("\nFitted on two (N, K), tested on the others: mean, p95, worst of the octaves, 3 %")
     header = ["fitted on", "share", "fitted share", "waves alone", f"the middle ({MIDDLE:g})"]
     print(table(header, cross_validation(tables)))
-    choose, make, configs, points = cost(tables[0])
-    print(f"\n{choose:.0f} µs for a choice from {configs} configs and {points} points, "
-          f"{make:.0f} µs once to prepare their table")  # fmt: skip
+    print("\nFrom 10 configs, measured at the octaves")
+    print(table(["the processor's time for", "µs", "of which the grid"], cost(tables[0])))
 
 
 if __name__ == "__main__":

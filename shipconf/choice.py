@@ -16,6 +16,7 @@ multiprocessors), the rounds are equal and what remains is interpolation.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import operator
@@ -66,7 +67,8 @@ def rounds(programs: int, resident: int, multiprocessors: int, shared: float = M
 class Predictor:
     """Predicts launches on one device from a portfolio. Making one is for each file, not launch.
 
-    Configs that do not fit the device, and times that are no times, are left out.
+    Configs that do not fit the device, and times that are no times, are left out; of a point, the
+    configs that do not run at one of the measured points around it.
     """
 
     def __init__(self, portfolio: Portfolio, device: Device, *, shared: float = MIDDLE) -> None:
@@ -74,9 +76,8 @@ class Predictor:
         self._shared = shared
         self._multiprocessors = device.multiprocessors
         self._names = tuple(portfolio.rows[0].at) if portfolio.rows else ()
-        self._logs = [
-            tuple(math.log2(max(1, row.at[name])) for name in self._names) for row in portfolio.rows
-        ]
+        self._logs = [self._octaves(row.at) for row in portfolio.rows]
+        self._nearest = Around(list(enumerate(self._logs)))
         self._resident = [
             resident(config, resources, device)
             for config, resources in zip(portfolio.configs, portfolio.resources)
@@ -93,6 +94,10 @@ class Predictor:
                 if time_ms is not None and usable(time_ms) and self._resident[i] else math.nan
                 for i, time_ms in enumerate(row.time_ms)
             ])  # fmt: skip
+        self._refused = [
+            frozenset(i for i in range(len(portfolio.configs)) if row.refuses(i))
+            for row in portfolio.rows
+        ]
         # Configs that were measured at the same rows are predicted from the same neighbours.
         groups: dict[tuple[int, ...], list[int]] = {}
         for i in range(len(portfolio.configs)):
@@ -100,16 +105,21 @@ class Predictor:
             groups.setdefault(rows, []).append(i)
         groups.pop((), None)
         self._groups = [
-            ([(row, self._logs[row]) for row in rows], indices) for rows, indices in groups.items()
+            (Around([(row, self._logs[row]) for row in rows]), indices)
+            for rows, indices in groups.items()
         ]
+
+    def _octaves(self, at: Mapping[str, int]) -> tuple[float, ...]:
+        return tuple([math.log2(max(1, at[name])) for name in self._names])
 
     def distance(self, at: Mapping[str, int]) -> float:
         """How far the nearest row is from the point, in octaves; infinite where there is none."""
-        asked = [math.log2(max(1, at[name])) for name in self._names]
+        asked = self._octaves(at)
         return min(
-            (sum(map(abs, map(operator.sub, logs, asked))) for logs in self._logs),
+            [sum(map(abs, map(operator.sub, self._logs[row], asked)))
+             for row, _ in self._nearest.of(asked)],
             default=math.inf,
-        )
+        )  # fmt: skip
 
     def _rounds(self, i: int, programs: Sequence[int] | None) -> float:
         if programs is None:
@@ -145,15 +155,19 @@ class Predictor:
         self, at: Mapping[str, int], programs: Sequence[int] | None
     ) -> list[tuple[float, int]]:
         """The predicted times with their configs' indices, ascending."""
-        asked = [math.log2(max(1, at[name])) for name in self._names]
+        asked = self._octaves(at)
+        refused: frozenset[int] = frozenset()
+        if any(self._refused):  # what does not run beside the point may not run there either
+            refused = refused.union(*(self._refused[row] for row, _ in self._nearest.of(asked)))
         found = []
-        for points, indices in self._groups:
-            near = [(weight, self._pace[row]) for row, weight in surrounding(asked, points)]
-            for i in indices:
-                pace = 0.0
-                for weight, paces in near:
-                    pace += weight * paces[i]
-                found.append((math.exp(pace) * self._rounds(i, programs), i))
+        for around, indices in self._groups:
+            paces = [0.0] * len(self._resident)
+            for row, weight in around.of(asked):
+                paces = [pace + weight * one for pace, one in zip(paces, self._pace[row])]
+            found += [
+                (math.exp(paces[i]) * self._rounds(i, programs), i)
+                for i in indices if i not in refused
+            ]  # fmt: skip
         found.sort()
         return found
 
@@ -177,6 +191,31 @@ def predict(
     It is `Predictor(portfolio, device).predict(at, programs)`, for a single question.
     """
     return Predictor(portfolio, device).predict(at, programs)
+
+
+class Around:
+    """Finds what `surrounding` says of always the same points; of one coordinate, sorted once."""
+
+    def __init__(self, points: Sequence[tuple[int, tuple[float, ...]]]) -> None:
+        self._points = points
+        self._axis: list[float] = []
+        if points and len(points[0][1]) == 1:
+            self._points = sorted(points, key=operator.itemgetter(1))
+            self._axis = [log for _, (log,) in self._points]
+
+    def of(self, asked: Sequence[float]) -> list[tuple[int, float]]:
+        """The numbers of the points around the asked one, with their weights."""
+        if not self._axis:
+            return surrounding(asked, self._points)
+        above = bisect.bisect_left(self._axis, asked[0] - TIE)
+        if above == len(self._axis):
+            return [(self._points[-1][0], 1.0)]
+        over = self._axis[above] - asked[0]
+        if above == 0 or over <= TIE:
+            return [(self._points[above][0], 1.0)]
+        under = asked[0] - self._axis[above - 1]
+        share = over / (under + over)
+        return [(self._points[above - 1][0], share), (self._points[above][0], 1 - share)]
 
 
 def surrounding(

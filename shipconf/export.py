@@ -16,6 +16,7 @@ from .errors import ShipconfError
 from .homes import Home, Homes, NoHome, unreached
 from .inventory import Fault
 from .keys import Key
+from .portfolio import Portfolio
 from .records import ConfigFile, Record
 from .sources import Source
 from .union import Conflict, agree, identity, point, same, unite_all, unite_portfolios
@@ -180,8 +181,26 @@ def _applied(file: ConfigFile, policy: str, known: ConfigFile | None) -> ConfigF
     kept = dataclasses.replace(known, records=tuple(records.values()))
     if not agree(known, file):
         return kept
-    tables = unite_portfolios([*known.portfolios, *file.portfolios])
+    tables = unite_portfolios(_tables(known.portfolios, file.portfolios, policy))
     return dataclasses.replace(kept, portfolios=tables, extra={**file.extra, **known.extra})
+
+
+def _tables(known: Sequence[Portfolio], new: Sequence[Portfolio], policy: str) -> list[Portfolio]:
+    """Of two portfolios of the same versions, where one has all points of the other, the one of
+    more points; of the same points the one there where the policy keeps what is there."""
+    kept = [
+        old for old in known
+        if not any(
+            _covers(one, old) and (policy != "keep" or not _covers(old, one)) for one in new
+        )
+    ]  # fmt: skip
+    return kept + [one for one in new if not any(_covers(old, one) for old in kept)]
+
+
+def _covers(one: Portfolio, other: Portfolio) -> bool:
+    versions = (one.fingerprint, one.triton) == (other.fingerprint, other.triton)
+    points = [row.at for row in one.rows]
+    return versions and all(row.at in points for row in other.rows)
 
 
 def _choice(there: Record, record: Record, policy: str) -> tuple[str, str]:

@@ -97,3 +97,15 @@ class Finals(Generic[C]):
             return 0.0, 0.0
         spread = max(self.least_spread, statistics.stdev(ratios)) if len(ratios) > 1 else math.inf
         return statistics.fmean(ratios), spread / math.sqrt(len(ratios))
+
+
+class Comparison(Finals[C]):
+    """Finals that nobody wins: all are measured in every round, for their times alone."""
+
+    @property
+    def decided(self) -> bool:
+        """Whether there were as many rounds as there are at least."""
+        return self.rounds >= self.least_rounds
+
+    def _narrow(self) -> None:
+        """Drop nobody."""

@@ -52,17 +52,10 @@ class Flight:
         another tuner holds the key; a launch takes something else then. Raises `TuningError` and
         `OutOfMemory`.
         """
-        query, subject = request.query, self.resolver.subject
-        path = self._lock_path(query)
-        name = str(path or f"{subject.identity} {query.key} {query.device.name}")
-        journal_path = path and stores.journal_path(subject, query.key, query.device)
+        query = request.query
         try:
-            with files.lock(
-                name, path, settings.lock_timeout_s(), lambda: journal.holder(journal_path)
-            ) as why:
-                if why and path is not None:  # without a path, the reading of the stores warned
-                    self._warn_memory_only(why)
-                return self._tune_alone(request, None if why else journal_path, force, exact)
+            with self.alone(query) as journal_path:
+                return self._tune_alone(request, journal_path, force, exact)
         except LockTimeout as timeout:
             if exact:
                 raise
@@ -70,10 +63,24 @@ class Flight:
             if fallback is not None:
                 self.warn_of_failure(timeout)
                 return replace(fallback, until=time.monotonic() + RETRY_S)
-            if files.held_by_this_thread(name):
+            if files.held_by_this_thread(self._lock_name(query)):
                 raise  # tuning it again inside its own tuning would never end
             self.warn_of_failure(timeout, "a config tuned without the lock")
             return self._measure(request, None, force)
+
+    @contextmanager
+    def alone(self, query: Query) -> Iterator[Path | None]:
+        """Hold the lock of the query's key. Yields the path of its journal; None where the lock
+        is this process's alone, since there is no user store to lock and write in."""
+        path, subject = self._lock_path(query), self.resolver.subject
+        journal_path = path and stores.journal_path(subject, query.key, query.device)
+        with files.lock(
+            self._lock_name(query), path, settings.lock_timeout_s(),
+            lambda: journal.holder(journal_path),
+        ) as why:  # fmt: skip
+            if why and path is not None:  # without a path, the reading of the stores warned
+                self._warn_memory_only(why)
+            yield None if why else journal_path
 
     def _tune_alone(
         self, request: Request, journal_path: Path | None, force: bool, exact: bool
@@ -84,13 +91,13 @@ class Flight:
             found = self.resolver.near(query)
             if found is not None and (not exact or found.match.rule == "exact"):
                 return found  # another process tuned while this one waited
-        with self._quiet_gpu(query):
+        with self.quiet_gpu(query):
             return self._measure(request, journal_path, force)
 
     def _measure(self, request: Request, journal_path: Path | None, force: bool) -> Remembered:
         query = request.query
-        log = journal.Journal(journal_path, query.key.nearest, _triton_version())
-        plan = self._plan(request, log)
+        log = journal.Journal(journal_path, query.key.nearest, provenance.triton_version())
+        plan = self.plan(request, log)
         if len(plan.candidates) == 1:
             return by_default(plan.candidates[0])
         outcome = tuner.tune(plan)
@@ -163,7 +170,8 @@ class Flight:
         nargs = dict(zip(self.kernel.arg_names, request.args))
         return nargs, {**request.kwargs, "grid": request.grid, "warmup": request.warmup}
 
-    def _plan(self, request: Request, log: journal.Journal) -> Plan:
+    def plan(self, request: Request, log: journal.Journal) -> Plan:
+        """The tuning of the request: its candidates, and how they are launched and measured."""
         kernel, query = self.kernel, request.query
 
         def launch(choice: Choice, given: Arguments, warmup: bool) -> Any:
@@ -195,7 +203,7 @@ class Flight:
         return GpuBench(warmup, rep, replays=self.hooks.idle and not hooked)
 
     @contextmanager
-    def _quiet_gpu(self, query: Query) -> Iterator[None]:
+    def quiet_gpu(self, query: Query) -> Iterator[None]:
         """Hold the GPU's lock: two tuners on one GPU would time each other."""
         if query.device.backend == "interpreter":
             yield
@@ -268,6 +276,10 @@ class Flight:
                 f"finished after {seconds:.2f}s,\nbest config selected: {best};\n"
             )
 
+    def _lock_name(self, query: Query) -> str:
+        subject = self.resolver.subject
+        return str(self._lock_path(query) or f"{subject.identity} {query.key} {query.device.name}")
+
     def _lock_path(self, query: Query) -> Path | None:
         if not query.key.storable:
             return None
@@ -295,13 +307,6 @@ class Flight:
             f"nothing can be tuned. Call {name}.prepare(…, grid=…) before the capture",
         )  # fmt: skip
         return f"a CUDA graph is being captured: call {name}.prepare(…, grid=…) before the capture"
-
-
-def _triton_version() -> str:
-    import triton
-
-    version: str = triton.__version__
-    return version
 
 
 def _innermost(fn: Any) -> Any:

@@ -35,6 +35,7 @@ class _Prepared:
 
     def __init__(self, table: Tabled, knobs: Knobs) -> None:
         self.predictor = Predictor(table.portfolio, table.device)
+        self.sizes = programs.Sizes(table.portfolio)
         self.gap = ": ".join(next(table.portfolio.gaps(), ()))
         self._table = table
         self._knobs = knobs
@@ -83,7 +84,7 @@ class Foresight:
                 continue
             choices = prepared.choices(query.passed)
             try:
-                sizes = _sizes(table, query, choices)
+                sizes = _sizes(prepared, query, choices)
             except Exception as error:  # whatever the user's function raises
                 line = (str(error).splitlines() or [""])[0]
                 why = f"the grid fails for one of its configs: {type(error).__name__}: {line}"
@@ -129,10 +130,12 @@ class Foresight:
         )  # fmt: skip
 
 
-def _sizes(table: Tabled, query: Query, choices: Sequence[Choice | None]) -> Sequence[int] | None:
+def _sizes(
+    table: _Prepared, query: Query, choices: Sequence[Choice | None]
+) -> Sequence[int] | None:
     """The size of the launch's grid for each config; those of configs that cannot serve are 1."""
     if query.grid is None:
-        return programs.told(table.portfolio, query.key.nearest)
+        return table.sizes.told(query.key.nearest)
     return [
         1 if choice is None else programs.of_grid(query.grid, {**query.named, **choice.flat})
         for choice in choices

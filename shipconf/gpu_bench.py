@@ -80,11 +80,11 @@ class GpuBench:
         return FEW_FINALISTS if best_ms >= LONG_MS else FINALISTS
 
     @staticmethod
-    def finals(finalists: Sequence[C], best_ms: float) -> Finals[C]:
-        """Finals for these, in order of preference."""
+    def finals(finalists: Sequence[C], best_ms: float, kind: type[Finals[C]] = Finals) -> Finals[C]:
+        """Finals of a kind for these, in order of preference."""
         if best_ms >= LONG_MS:
-            return Finals(finalists, least_rounds=LONG_ROUNDS, least_spread=LONG_SPREAD)
-        return Finals(finalists)
+            return kind(finalists, least_rounds=LONG_ROUNDS, least_spread=LONG_SPREAD)
+        return kind(finalists)
 
     def open_finals(self, calls: Mapping[Any, Sequence[Call]], best_ms: float) -> None:
         """Begin, with calls of each finalist at one placement after another: each round takes

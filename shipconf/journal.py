@@ -40,12 +40,17 @@ class History:
 class Journal:
     """The events of the tuning of one point (`at`). Without a path, it forgets.
 
-    Times measured under another `version` (of Triton) do not count.
+    Times measured under another `version` (of Triton) do not count. What is measured there for
+    another `purpose` than a tuning has events of its own.
     """
 
-    def __init__(self, path: Path | None, at: Mapping[str, int], version: str = "") -> None:
+    def __init__(
+        self, path: Path | None, at: Mapping[str, int], version: str = "", purpose: str = ""
+    ) -> None:
         self.path = path
-        self.at = dict(at)
+        self.subject: dict[str, Any] = {"at": dict(at)}
+        if purpose:
+            self.subject["purpose"] = purpose
         self.version = version
 
     def start(self) -> History:
@@ -75,7 +80,7 @@ class Journal:
         """Forget the point: its record is written. Other points of the file keep their events."""
         if self.path is None:
             return
-        others = [json.dumps(event) for event in events(self.path) if event.get("at") != self.at]
+        others = [json.dumps(event) for event in events(self.path) if not self._has(event)]
         with suppress(OSError):
             if others:
                 files.replace(self.path, "".join(f"{line}\n" for line in others).encode())
@@ -85,7 +90,7 @@ class Journal:
     def _append(self, event: str, **subjects: Any) -> None:
         if self.path is None:
             return
-        line = json.dumps({"event": event, "at": self.at, **subjects})
+        line = json.dumps({"event": event, **self.subject, **subjects})
         if event == "start":  # a killed process may have left half a line
             line = f"\n{line}"
         try:
@@ -94,13 +99,16 @@ class Journal:
             log.info("no journal: %s", error)
             self.path = None
 
+    def _has(self, event: Mapping[str, Any]) -> bool:
+        return {name: event[name] for name in ("at", "purpose") if name in event} == self.subject
+
     def _history(self) -> History:
         history = History()
         comparable = True
         running: str | None = None  # the candidate that runs, as far as the journal tells
         died_with: str | None = None  # the one that ran at the latest death
         for event in events(self.path):
-            if event.get("at") != self.at:
+            if not self._has(event):
                 continue
             match event:
                 case {"event": "start"}:

@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from torch.compiler import is_dynamo_compiling
 from triton.runtime.jit import KernelInterface, MockTensor
 
 from . import device as devices
-from . import explain, settings, tuning
+from . import explain, settings, sweep
 from .configs import Choice, Knobs, from_triton, to_triton
 from .failures import out_of_memory
 from .fingerprint import plain_function
 from .flight import Flight
 from .hooks import Hooks
-from .keys import Binder, Dtype, Entry, asked_dtypes, dtypes_text
+from .keys import Binder, Dtype, Entry, Value, asked_dtypes, dtypes_text
 from .lookup import Lookup, Override, config_failed, is_mock, is_traced
 from .memory import Memory, Remembered
 from .records import Device, Record
@@ -30,6 +30,11 @@ from .settings import Policy
 from .subject import Subject, subject_of
 from .tracing import Tracer
 from .workload import Launch, torch_dtypes
+
+if TYPE_CHECKING:
+    import torch
+
+    One = Value | torch.dtype  # a value of a key or nearest entry, and no list of them
 
 
 class _OneAtATime:
@@ -424,17 +429,41 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
         self.registered_workload = build
         return build
 
-    def tune(self, *, dtypes: Any, force: bool = False, **values: Any) -> Record:
+    if TYPE_CHECKING:
+
+        @overload
+        def tune(
+            self, *, dtypes: Any, force: bool = ..., within: float | None = ..., **values: One
+        ) -> Record: ...
+
+        @overload
+        def tune(
+            self, *, dtypes: Any, force: bool = ..., within: float | None = ..., **values: Any
+        ) -> list[Record]: ...
+
+    def tune(
+        self, *, dtypes: Any, force: bool = False, within: float | None = 0.03, **values: Any
+    ) -> Record | list[Record]:
         """Tune for key and nearest values, through the registered workload, and keep the record.
+
+        A nearest value may be a list: each combination is tuned, and a list of records returned.
+        All winners are then measured at all tuned points, and a portfolio is kept: the fewest
+        configs, at most 10, that lose at most `within` (0.03: 3 %) at each. Points and winners
+        that the user store has already count too, and a single further point extends a portfolio
+        that is there. With `within=None` none is measured.
 
         An exact record that exists already is returned as it is. With `force=True` the kernel is
         tuned all the same, and the record supersedes the one that ships with the package. On a
         GPU, a worker process measures, so that a candidate which breaks its context costs only
         itself; this process does where the kernel or its workload is defined in `__main__`.
         Raises `OfflineError` offline, `TuningError`, `LockTimeout`, and `ValueError` where there
-        is no workload or it builds a launch of another key.
+        is no workload, it builds a launch of another key, or `within` is below 0.
         """
-        return tuning.tune(self, dtypes, values, force=force)
+        if within is not None and within < 0:
+            raise ValueError(f"within is a loss of 0 or more, not {within}")
+        records = sweep.tune(self, dtypes, values, force=force, within=within)
+        several = any(sweep.is_several(values[n]) for n in self.subject.nearest_names)
+        return records if several else records[0]
 
     def build(self, *, dtypes: Any, **values: Any) -> Request:
         """The launch that the workload builds for the values, checked to be of that very key."""

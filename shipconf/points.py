@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import stores
+from .crosstab import Series
 from .errors import ShipconfError
-from .keys import Value, one_or_each
+from .keys import Value, dtypes_text, one_or_each
 from .misses import Misses
 from .targets import load
 
 if TYPE_CHECKING:
     from .kernel import ShippedKernel
+    from .resolver import Match
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,8 +32,19 @@ class Point:
     def __str__(self) -> str:
         return " ".join(f"{name}={value}" for name, value in self.values.items())
 
-    def state(self) -> tuple[Path, str]:
-        """The file that a record of it goes to, and what serves the point now: `user, exact`.
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values of the key entries."""
+        names = self.kernel.subject.nearest_names
+        return {name: value for name, value in self.values.items() if name not in names}
+
+    @property
+    def at(self) -> dict[str, int]:
+        """The nearest values."""
+        return {name: self.values[name] for name in self.kernel.subject.nearest_names}
+
+    def state(self) -> tuple[Path, Match | None]:
+        """The file that a record of it goes to, and what serves the point now.
 
         Raises `ShipconfError` where the kernel cannot be tuned for it.
         """
@@ -42,7 +55,7 @@ class Point:
             raise ShipconfError(f"{self.target}: {error}") from error
         folder = stores.user_folder(self.kernel.subject)
         path = folder / f"{stores.file_name(query.key, query.device)}.json"
-        return path, f"{match.source}, {match.rule}" if match else "nothing"
+        return path, match
 
 
 def asked(
@@ -54,6 +67,22 @@ def asked(
         Point(target, kernel, {**key, **dict(zip(near, combination))}, dtypes)
         for combination in itertools.product(*near.values())
     ]
+
+
+def series_of(points: Sequence[Point]) -> Series:
+    """The points, which are of one key."""
+    first = points[0]
+    return Series(first.kernel, first.dtypes, first.given, [point.at for point in points])
+
+
+def by_key(points: Sequence[Point]) -> list[list[Point]]:
+    """The points of one kernel, key and dtypes together, in the order of the first of each."""
+    groups: dict[Any, list[Point]] = {}
+    for point in points:
+        key = point.kernel.query_for(point.dtypes, None, point.values).key
+        name = (point.target, key.exact, dtypes_text(key.dtypes))
+        groups.setdefault(name, []).append(point)
+    return list(groups.values())
 
 
 def missed(

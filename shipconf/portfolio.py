@@ -21,13 +21,20 @@ class Row:
     """What was measured at one point, config by config in the portfolio's order.
 
     `at` has the point's `nearest` values, `time_ms` medians in milliseconds (None where a config
-    was not measured), `programs` the size of the launch's grid, None where it is not known.
+    was not measured), `programs` the size of the launch's grid, None where it is not known. A
+    config without a time and with 0 programs does not run there: it failed, or must not.
     """
 
     at: Mapping[str, int]
     time_ms: tuple[float | None, ...]
     programs: tuple[int, ...] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def refuses(self, index: int) -> bool:
+        """Whether the config does not run there."""
+        return self.time_ms[index] is None and self.programs is not None and (
+            self.programs[index] == 0
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +73,7 @@ class Portfolio:
         """The times that nothing can be predicted from, each with its place in the portfolio."""
         for i, row in enumerate(self.rows):
             for j, time_ms in enumerate(row.time_ms):
-                if not usable(time_ms):
+                if not usable(time_ms) and not row.refuses(j):
                     what = "is missing" if time_ms is None else f"is {time_ms}"
                     yield f"rows[{i}].time_ms[{j}]", f"{what}: no launch is predicted from it"
 

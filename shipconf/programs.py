@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .portfolio import Portfolio
@@ -20,39 +20,50 @@ def of_grid(grid: Any, named: Mapping[str, Any]) -> int:
     return math.prod(map(operator.index, sizes))
 
 
-def told(portfolio: Portfolio, at: Mapping[str, int]) -> list[int] | None:
-    """The size of the grid at a point for each config, as far as the portfolio's own points tell.
+Rule = tuple[int, int]  # so many programs for each tile of that size; 0: always so many
+
+
+class Sizes:
+    """The size of the grid at any point for each config, as far as a portfolio's own points tell.
 
     It is told where one rule fits all points of a config: always the same, or a multiple of the
-    tiles, of the size of one of the config's knobs, that cover the one `nearest` value. None where
-    that does not hold for every config, or rules that fit say different things of the point.
+    tiles, of the size of one of the config's knobs, that cover the one `nearest` value.
     """
-    if len(at) != 1 or not portfolio.rows:
-        return None
-    ((name, asked),) = at.items()
-    points: list[tuple[int, tuple[int, ...]]] = []
-    for row in portfolio.rows:
-        if row.programs is None:
-            return None
-        points.append((max(1, row.at[name]), row.programs))
-    found: list[int] = []
-    for i, config in enumerate(portfolio.configs):
-        own = [(value, programs[i]) for value, programs in points]
-        sizes = _sizes(own, config, max(1, asked))
-        if len(sizes) != 1:
-            return None
-        found += sizes
-    return found
+
+    def __init__(self, portfolio: Portfolio) -> None:
+        rows = portfolio.rows
+        names = tuple(rows[0].at) if rows else ()
+        self._name = names[0] if len(names) == 1 else ""
+        self._rules: list[set[Rule]] = []
+        if self._name and all(row.programs is not None for row in rows):
+            for i, config in enumerate(portfolio.configs):
+                known = [
+                    (max(1, row.at[self._name]), row.programs[i])
+                    for row in rows if row.programs and not row.refuses(i)
+                ]  # fmt: skip
+                self._rules.append(set(_fitting(known, config)))
+
+    def told(self, at: Mapping[str, int]) -> list[int] | None:
+        """The sizes at a point. None where no rule fits some config, or rules that do say
+        different things of the point."""
+        found: list[int] = []
+        for rules in self._rules:
+            value = max(1, at[self._name])
+            sizes = {each * -(-value // tile) if tile else each for each, tile in rules}
+            if len(sizes) != 1:
+                return None
+            found += sizes
+        return found or None
 
 
-def _sizes(points: list[tuple[int, int]], config: Mapping[str, Any], asked: int) -> set[int]:
-    """What each rule that fits the points says of the value asked for."""
-    first_value, first = points[0]
-    sizes = set()
-    if all(programs == first for _, programs in points):
-        sizes.add(first)
+def _fitting(known: Sequence[tuple[int, int]], config: Mapping[str, Any]) -> Iterator[Rule]:
+    """The rules that give these sizes, each at its value."""
+    if not known:
+        return
+    value, first = known[0]
+    if all(size == first for _, size in known):
+        yield first, 0
     for tile in {1, *(v for v in config.values() if type(v) is int and v > 1)}:
-        each, rest = divmod(first, -(-first_value // tile))
-        if not rest and all(programs == each * -(-value // tile) for value, programs in points):
-            sizes.add(each * -(-asked // tile))
-    return sizes
+        each, rest = divmod(first, -(-value // tile))
+        if not rest and all(size == each * -(-value // tile) for value, size in known):
+            yield each, tile

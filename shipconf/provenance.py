@@ -15,11 +15,10 @@ def record(plan: Plan, outcome: Outcome, at: Mapping[str, int], fingerprint: str
            options: Mapping[str, Any]) -> Record:  # fmt: skip
     """The record of a tuning. `options` are launch options that the launch itself passed."""
     import torch
-    import triton
 
     resources, signature = None, None
     if outcome.compiled is not None:
-        resources = _resources(outcome.compiled)
+        resources = resources_of(outcome.compiled)
         signature = _signature(outcome.compiled, options)
     now = datetime.datetime.now(datetime.timezone.utc)
     return Record(
@@ -33,13 +32,22 @@ def record(plan: Plan, outcome: Outcome, at: Mapping[str, int], fingerprint: str
         resources=resources,
         signature=signature,
         fingerprint=fingerprint,
-        triton=triton.__version__,
+        triton=triton_version(),
         torch=torch.__version__,
         tuned_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
 
-def _resources(compiled: Any) -> dict[str, int]:
+def triton_version() -> str:
+    """The version of Triton that compiles here."""
+    import triton
+
+    version: str = triton.__version__
+    return version
+
+
+def resources_of(compiled: Any) -> dict[str, int]:
+    """Shared bytes, registers a thread and spills of a compiled kernel, as far as it tells."""
     known = {
         "shared": getattr(compiled.metadata, "shared", None),
         "registers": getattr(compiled, "n_regs", None),

@@ -35,7 +35,10 @@ class Resolver(resolver.Resolver):
 class ShippedKernel(kernel.ShippedKernel):
     """A kernel that is not tuned on purpose either."""
 
-    def tune(self, *, dtypes: Any, force: bool = False, **values: Any) -> NoReturn:
+    def tune(
+        self, *, dtypes: Any, force: bool = False, within: float | None = None, **values: Any
+    ) -> NoReturn:
         """Raise `OfflineError`: a vendored module never tunes."""
-        query = self.query_for(dtypes, None, values)
+        first = {n: v[0] if isinstance(v, list) and v else v for n, v in values.items()}
+        query = self.query_for(dtypes, None, first)
         raise self.resolver.offline_error(query, "a vendored module never tunes")

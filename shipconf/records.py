@@ -117,6 +117,14 @@ class ConfigFile:
         others = [known for known in self.records if dict(known.at) != dict(record.at)]
         return dataclasses.replace(self, records=(*others, record))
 
+    def tabled(self, portfolio: Portfolio) -> ConfigFile:
+        """The file with the portfolio in the place of what it held for the same versions of the
+        kernel and Triton, and of malformed ones."""
+        versions = (portfolio.fingerprint, portfolio.triton)
+        others = [one for one in self.portfolios if (one.fingerprint, one.triton) != versions]
+        extra = {name: value for name, value in self.extra.items() if name != "portfolios"}
+        return dataclasses.replace(self, portfolios=(*others, portfolio), extra=extra)
+
 
 class NewerSchema(ConfigFileError):
     """A file of a schema that this version does not know; it is left as it is."""

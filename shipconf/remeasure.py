@@ -95,7 +95,7 @@ class _Unmeasured(Exception):
 def _ratio(placed: Placed, record: Record, kernel: ShippedKernel) -> float:
     """The default's time over the record's, both measured in turn as candidates of a tuning."""
     file, resolver = placed.held.file, kernel.resolver
-    if not hasattr(kernel.flight, "_plan"):
+    if not hasattr(kernel.flight, "plan"):
         raise _Unmeasured(f"{kernel.name} is read by a vendored module, which does not measure")
     if kernel.registered_workload is None:
         raise _Unmeasured(f"{kernel.name} has no workload")
@@ -109,8 +109,8 @@ def _ratio(placed: Placed, record: Record, kernel: ShippedKernel) -> float:
     if choice.identity == default.identity:
         return 1.0
     # A journal without a path forgets, so that nothing is written and nothing resumed.
-    plan = kernel.flight._plan(request, Journal(None, request.query.key.nearest))
-    with kernel.flight._quiet_gpu(request.query):
+    plan = kernel.flight.plan(request, Journal(None, request.query.key.nearest))
+    with kernel.flight.quiet_gpu(request.query):
         timed = tuner.tune(replace(plan, candidates=[default, choice], default=default))
     for one in (default, choice):
         if one not in timed.timings:

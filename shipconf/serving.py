@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from . import settings, tuning, worker
+from . import crosstab, settings, tuning, worker
 from .errors import TuningError
 from .placement import release
 from .targets import find, shipped
@@ -83,6 +83,9 @@ def _answer(task: Task) -> Any:
             import torch
 
             torch.cuda.set_device(task.device)
+        if task.points:
+            series = crosstab.Series(kernel, task.dtypes, task.values, task.points)
+            return crosstab.here(series, task.within)
         return tuning.here(kernel, task.dtypes, task.values, task.force)
     except Exception as error:
         return error

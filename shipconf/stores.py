@@ -355,9 +355,27 @@ def journal_path(subject: Subject, key: Key, device: Device) -> Path:
 def put(subject: Subject, key: Key, device: Device, record: Record) -> Path:
     """Keep the record in the user store and return its file; call with the lock held.
 
+    It takes the place of another of its point. Raises `OSError`.
+    """
+    return _change(subject, key, device, lambda file: file.merged(record))
+
+
+def put_portfolio(subject: Subject, key: Key, device: Device, portfolio: Portfolio) -> Path:
+    """Keep the portfolio in the user store and return its file; call with the lock held.
+
+    It takes the place of others of its fingerprint and Triton version. Raises `OSError`.
+    """
+    return _change(subject, key, device, lambda file: file.tabled(portfolio))
+
+
+def _change(
+    subject: Subject, key: Key, device: Device, change: Callable[[ConfigFile], ConfigFile]
+) -> Path:
+    """Write the changed file of the key and device to the user store, and return its path.
+
     What the file holds already is read again and kept. A bad file is moved aside as `.bad`; a
     file of another key or device, or of a newer schema, is left, and the next free name
-    (`…~2.json`) taken. Raises `OSError`.
+    (`…~2.json`) taken.
     """
     assert isinstance(key.dtypes, dict)
     folder = user_folder(subject)
@@ -372,7 +390,7 @@ def put(subject: Subject, key: Key, device: Device, record: Record) -> Path:
         path = folder / f"{stem}{f'~{number}' if number > 1 else ''}.json"
         known = _known(path, empty, subject, key)
         if known is not None:
-            files.replace(path, dump(known.merged(record)))
+            files.replace(path, dump(change(known)))
             return path
         number += 1
 

@@ -2,7 +2,8 @@
 
 On a GPU every candidate is measured with a few launches first. Those within reach of the best
 are finalists, and measured in turn, on copies of the tensors at several addresses (`finals` says
-who wins). Anywhere else one measurement of each is all, and decides by the same rule.
+who wins). Anywhere else one measurement of each is all, and decides by the same rule. `compare`
+measures likewise, and chooses none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +21,8 @@ from .compiling import compile_all
 from .configs import Choice
 from .errors import TuningError
 from .failures import OutOfMemory, WrongResult, context_is_broken, out_of_memory, reason
-from .finals import TIE, Finals
-from .gpu_bench import GpuBench
+from .finals import TIE, Comparison, Finals
+from .gpu_bench import HOPELESS, GpuBench
 from .journal import IN_TURN, History
 from .placement import copies, release
 from .plan import Outcome, Plan
@@ -40,6 +42,7 @@ class _Tuning:
     plan: Plan
     history: History
     left_out: dict[str, str]
+    compares: bool = False
     timings: dict[Choice, Timing] = field(default_factory=dict)
     winner: Choice | None = None
     compile_s: float = 0.0
@@ -79,25 +82,48 @@ def tune(plan: Plan) -> Outcome:
     Raises `TuningError` when no candidate works or one of them broke the device's context, and
     `OutOfMemory`. The tensors named by `reset_to_zero` and `restore_value` end as they began.
     """
-    history = plan.journal.start()
-    left_out = {name: why for name, why in history.left_out.items() if name != IN_TURN}
-    tuning = _Tuning(plan, history, left_out)
-    for name, why in left_out.items():
-        log.warning("tuning %s leaves out %s: it %s", plan.kernel, name, why)
+    tuning = _begun(plan)
     log.info("tuning %s on %s for %s: %d candidates", plan.kernel, plan.device, plan.key,
              len(plan.candidates))  # fmt: skip
+    with _preserved(plan):
+        _measure_all(tuning)
+        outcome = _outcome(tuning)
+    if plan.hooks.pre_hook is not None:
+        plan.hooks.pre_hook({**plan.arguments.named, **outcome.winner.flat}, reset_only=True)
+    return outcome
+
+
+def compare(plan: Plan) -> dict[Choice, Timing]:
+    """The times of the candidates that work, each measured in every round of the finals.
+
+    One that takes 1.5 times as long as the best or longer has the time of a few launches alone.
+    Raises what `tune` raises, but for candidates of which none works.
+    """
+    tuning = _begun(plan, compares=True)
+    with _preserved(plan):
+        _measure_all(tuning)
+    return tuning.timings
+
+
+def _begun(plan: Plan, *, compares: bool = False) -> _Tuning:
+    history = plan.journal.start()
+    left_out = {name: why for name, why in history.left_out.items() if name != IN_TURN}
+    for name, why in left_out.items():
+        log.warning("tuning %s leaves out %s: it %s", plan.kernel, name, why)
+    return _Tuning(plan, history, left_out, compares)
+
+
+@contextmanager
+def _preserved(plan: Plan) -> Iterator[None]:
+    """The user's tensors end as they began. Raises `OutOfMemory` for what says so."""
     try:
         with plan.hooks.preserved(plan.arguments.named):
-            _measure_all(tuning)
-            outcome = _outcome(tuning)
+            yield
     except Exception as error:
         if out_of_memory(error):
             traceback.clear_frames(error.__traceback__)  # which hold copies of the tensors
             raise OutOfMemory(str(error)) from error
         raise
-    if plan.hooks.pre_hook is not None:
-        plan.hooks.pre_hook({**plan.arguments.named, **outcome.winner.flat}, reset_only=True)
-    return outcome
 
 
 def _measure_all(tuning: _Tuning) -> None:
@@ -201,7 +227,9 @@ def _end_if_broken(tuning: _Tuning, name: str, error: Exception) -> None:
 def _hold_finals(tuning: _Tuning, bench: GpuBench) -> None:
     """Measure the finalists in turn, until it is clear who wins or the time is up."""
     plan, known = tuning.plan, list(tuning.history.rounds)
-    finals = bench.finals(_finalists(tuning, bench.finalists(tuning.best_ms)), tuning.best_ms)
+    finalists = _finalists(tuning, bench.finalists(tuning.best_ms))
+    kind = Comparison if tuning.compares else Finals
+    finals = bench.finals(finalists, tuning.best_ms, kind)
     placements = [plan.arguments, *copies(plan.arguments)]
     try:
         bench.open_finals(
@@ -233,13 +261,16 @@ def _hold_finals(tuning: _Tuning, bench: GpuBench) -> None:
 
 def _finalists(tuning: _Tuning, most: int) -> list[Choice]:
     """Those within reach, the default, and the incumbent; which is the first of the candidates
-    where there is no default, and the second where there is."""
+    where there is no default, and the second where there is. A comparison reaches further, and
+    has neither."""
     plan, timings = tuning.plan, tuning.timings
+    limit_ms = tuning.best_ms * (HOPELESS if tuning.compares else REACH)
     reached = sorted(
-        (choice for choice, timing in timings.items() if timing.median <= tuning.best_ms * REACH),
+        (choice for choice, timing in timings.items() if timing.median <= limit_ms),
         key=lambda choice: timings[choice].median,
     )[:most]  # fmt: skip
-    always = plan.candidates[:2] if plan.default is not None else plan.candidates[:1]
+    first = 0 if tuning.compares else 2 if plan.default is not None else 1
+    always = plan.candidates[:first]
     return [c for c in plan.candidates if c in reached or (c in always and c in timings)]
 
 

@@ -10,10 +10,12 @@ from . import device as devices
 from . import settings, worker
 from .configs import Choice, from_triton
 from .failures import OutOfMemory
+from .memory import Remembered
 from .records import Record
+from .resolver import Query
 from .settings import Policy
 from .targets import target_of
-from .worker import Answer, Task, Unreachable, the_worker
+from .worker import Answer, Task, Unreachable
 
 if TYPE_CHECKING:
     from .kernel import ShippedKernel
@@ -26,16 +28,16 @@ def tune(kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], *, force
     query = kernel.query_for(dtypes, None, values)
     if settings.policy() is not Policy.TUNE:
         raise kernel.resolver.offline_error(query, "tuning is forbidden (offline)")
-    found = None if force else kernel.resolver.near(query)
-    if found is not None and found.match.rule == "exact" and found.match.record is not None:
+    found = None if force else exact(kernel, query)
+    if found is not None:
         kernel.latest = found
         record: Record = found.match.record
         return record
-    task = _task(kernel, dtypes, values, force)
+    task = task_of(kernel, dtypes, values, force=force)
     if task is None:
         return here(kernel, dtypes, values, force).record
     try:
-        answer = the_worker.tune(task)
+        answer = worker.the_worker.tune(task)
     except Unreachable as error:
         log.info("%s is tuned in this process: %s", kernel.name, error)
         return here(kernel, dtypes, values, force).record
@@ -44,8 +46,14 @@ def tune(kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], *, force
     return answer.record
 
 
-def _task(
-    kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], force: bool
+def exact(kernel: ShippedKernel, query: Query) -> Remembered | None:
+    """The record that is stored for the very point, as a launch finds it."""
+    found = kernel.resolver.near(query)
+    return found if found is not None and found.match.rule == "exact" else None
+
+
+def task_of(
+    kernel: ShippedKernel, dtypes: Any, values: Mapping[str, Any], *, force: bool = False
 ) -> Task | None:
     """The task for a worker; None where there is no need of one, or it cannot do it.
 

@@ -13,7 +13,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Pipe
@@ -44,7 +44,8 @@ class Task:
     """A tuning: of which kernel, for what, on which of the GPUs that this process sees.
 
     `workload` is where the kernel's workload is registered; `identity` and `declared` are the
-    kernel's.
+    kernel's. With `points` there is nothing to tune: the winners there are measured at all of
+    them, and those kept that lose at most `within`; `values` are the key's then.
     """
 
     kernel: Target
@@ -55,6 +56,8 @@ class Task:
     values: Mapping[str, Any]
     force: bool
     device: int | None
+    points: Sequence[Mapping[str, int]] = ()
+    within: float = 0.0
     environment: Mapping[str, str] = field(default_factory=settings.environment)
     folder: Path | None = field(default_factory=_folder)  # which relative paths start from
 
@@ -67,6 +70,24 @@ class Answer:
     stored: bool
     times_ms: list[tuple[dict[str, Any], list[float]]]
     seconds: float | None
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """A portfolio that was written: its file, how many configs were measured at how many points,
+    how many of them are kept, and what the best of those loses at most at a point."""
+
+    path: str
+    configs: int
+    points: int
+    kept: int
+    loss: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.configs} configs measured at {self.points} points; {self.kept} kept, of which "
+            f"the best loses at most {self.loss:.1%}"
+        )
 
 
 class Unreachable(Exception):
@@ -87,7 +108,18 @@ class Worker:
         self._connection: Connection[Any, Any] | None = None
 
     def tune(self, task: Task) -> Answer:
-        """The answer of a worker. Raises what the tuning raises, and `Unreachable`."""
+        """What a worker tuned. Raises what the tuning raises, and `Unreachable`."""
+        answer = self._do(task)
+        assert isinstance(answer, Answer)
+        return answer
+
+    def cross(self, task: Task) -> Crossed | None:
+        """What a worker kept of a task with points. Raises as `tune` does."""
+        answer = self._do(task)
+        assert answer is None or isinstance(answer, Crossed)
+        return answer
+
+    def _do(self, task: Task) -> Any:
         deaths = 0
         seen: set[frozenset[str]] = set()
         with self._lock:
@@ -108,7 +140,6 @@ class Worker:
                 log.warning("%s; the tuning goes on in a new process", str(answer).splitlines()[0])
         if isinstance(answer, Exception):
             raise answer
-        assert isinstance(answer, Answer)
         return answer
 
     def _tell_of_death(self, task: Task, deaths: int, error: Exception) -> None:

@@ -53,3 +53,26 @@ def gpu(monkeypatch: pytest.MonkeyPatch):
     from fake_gpu import installed
 
     return installed(monkeypatch)
+
+
+@pytest.fixture
+def process():
+    """A worker of the test's own, whose process starts with its first task."""
+    from shipconf.worker import Worker
+
+    made = Worker()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch, process):
+    """Kernels that are interpreted are tuned in a worker all the same, as on a GPU."""
+    from shipconf import Device, device, worker
+
+    here = Device("interpreter", "interpreter", "interpreter")
+    monkeypatch.setattr(device, "current", lambda kernel: here)
+    monkeypatch.setattr(device, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(device, "current_index", lambda: None)
+    monkeypatch.setattr(device, "all_alike", lambda: True)
+    monkeypatch.setattr(worker, "the_worker", process)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shipconf import quality
-from shipconf.choice import Predictor, predict, rounds, surrounding
+from shipconf.choice import Around, Predictor, predict, rounds, surrounding
 from shipconf.cover import fewest
 from shipconf.portfolio import Portfolio, Row
 from shipconf.quality import Summary, summary
@@ -224,6 +224,17 @@ def test_a_table_without_a_time_chooses_nothing():
     assert predict(empty, TEN, {"M": 16}) == []
 
 
+def test_a_config_is_not_predicted_beside_a_point_where_it_does_not_run():
+    """It has no time there and no programs; further away it is predicted as any other."""
+    table = portfolio(
+        {1: [1.0, 2.0], 16: [1.0, 2.0], 64: [None, 2.0]},
+        programs={1: (1, 1), 16: (1, 1), 64: (0, 1)},
+    )
+    assert list(table.gaps()) == []
+    for value, found in ((4, [0, 1]), (15, [0, 1]), (17, [1]), (64, [1]), (99, [1])):
+        assert order(predict(table, TEN, {"M": value}, (1, 1))) == found, value
+
+
 def test_values_below_one_count_as_one():
     table = portfolio({1: [1.0, 2.0], 64: [2.0, 1.0]})
     for value in (0, -5):
@@ -263,6 +274,18 @@ def test_weights_are_shares_and_the_nearest_point_is_always_around(points, asked
     near = min(abs(m - asked[0]) + abs(b - asked[1]) for m, b in points)
     m, b = points[found[0][0]]
     assert abs(m - asked[0]) + abs(b - asked[1]) == pytest.approx(near)
+
+
+@given(
+    st.lists(st.floats(0, 20), min_size=1, max_size=14, unique_by=lambda log: round(log, 6)),
+    st.floats(-1, 21),
+    st.data(),
+)
+def test_points_that_were_sorted_before_surround_as_others_do(logs, free, data):
+    """Also where the asked one is among them."""
+    asked = [data.draw(st.sampled_from([free, *logs]))]
+    points = [(number, (log,)) for number, log in enumerate(logs)]
+    assert dict(Around(points).of(asked)) == pytest.approx(dict(surrounding(asked, points)))
 
 
 def test_several_arguments_are_interpolated_between_all_corners():

@@ -438,6 +438,29 @@ def test_a_portfolio_goes_along_and_joins_what_is_shipped(package, shipped, stor
     assert run(package) == 0 and shipped_tables(shipped) == [("1:a", [1, 16, 64])]
 
 
+OTHERS = [{"BLOCK": 16}, {"BLOCK": 64}]
+
+
+@pytest.mark.parametrize(("there", "exported", "policy", "kept"), [
+    ([1, 16], [1, 16, 64], "keep", ["exported"]),  # which extends it
+    ([1, 16, 64], [1, 16], "replace", ["there"]),
+    ([1, 16], [1, 16], "keep", ["there"]),
+    ([1, 16], [1, 16], "replace", ["exported"]),
+    ([1, 16], [16, 64], "replace", ["there", "exported"]),
+])  # fmt: skip
+def test_a_portfolio_takes_the_place_of_one_whose_points_it_has(
+    there, exported, policy, kept, package, shipped, store
+):
+    """Though of other configs: else both would stand there, and each predict otherwise."""
+    put(store, record(32, 1, fingerprint="1:a"), portfolios=[table(*there)])
+    assert run(package) == 0
+    put(store, record(32, 1, fingerprint="1:a"), portfolios=[table(*exported, configs=OTHERS)])
+    assert run(package, "--on-conflict", policy) == 0
+    tables = json.loads(shipped.read_text())["portfolios"]
+    found = ["exported" if one["configs"] == OTHERS else "there" for one in tables]
+    assert sorted(found) == sorted(kept)
+
+
 def test_only_the_portfolio_of_the_version_asked_for_is_exported(package, shipped, store):
     put(store, record(32, 1, fingerprint="1:a"), record(16, 64, fingerprint="1:b"),
         portfolios=[table(1), table(64, fingerprint="1:b")])  # fmt: skip

@@ -573,3 +573,84 @@ def test_a_tuned_exported_and_verified_record_still_beats_the_default(
     (measured,) = told["measured"]
     assert measured["ratio"] == pytest.approx(measured["recorded"], rel=0.15)
     assert all("times as fast" in fault["what"] for fault in told["faults"])
+
+
+# --- a portfolio -----------------------------------------------------------------------------
+
+SWEPT = (
+    HEADER
+    + """
+from shipconf import Launch
+
+@shipped_autotune(
+    configs=[Config({"ROWS": rows}) for rows in (1, 8, 64)], key=["N"], nearest=["M"],
+)
+@triton.jit
+def weighted(x_ptr, out_ptr, M, N, ROWS: tl.constexpr):
+    # Each program computes the weights first: where there are many rows, few programs are
+    # faster, and where there are few rows, many.
+    columns = tl.arange(0, 1024)
+    weights = columns * 0.001
+    for _ in range(200):
+        weights = weights * 0.5 + 1.0
+    for i in range(ROWS):
+        row = tl.program_id(0) * ROWS + i
+        x = tl.load(x_ptr + row * N + columns, mask=(row < M) & (columns < N), other=0.0)
+        tl.store(out_ptr + row, tl.sum(x * weights, 0), mask=row < M)
+
+def grid(named):
+    return (triton.cdiv(named["M"], named["ROWS"]),)
+
+@weighted.workload
+def workload(M, N, dtypes):
+    x = torch.randn(M, N, device="cuda", dtype=dtypes)
+    return Launch(grid, (x, torch.empty(M, device="cuda", dtype=dtypes), M, N))
+"""
+)
+
+
+def test_a_tuning_over_several_points_leaves_a_portfolio_that_launches_choose_by(
+    tmp_path, monkeypatch, capsys, store
+):
+    """Measured by the worker; and what it wrote is exported, verified, and its quality told."""
+    folder = tmp_path / "sweeping"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "rows.py").write_text(SWEPT)
+    monkeypatch.syspath_prepend(tmp_path)
+    kernel = load("sweeping.rows:weighted")
+    points = [16, 256, 4096, 65536]
+    records = kernel.tune(N=1024, M=points, dtypes=torch.float32)
+    assert len({record.config["ROWS"] for record in records}) > 1
+    (path,) = store.rglob("*.json")
+    (table,) = json.loads(path.read_text())["portfolios"]
+    assert [row["at"]["M"] for row in table["rows"]] == points
+    rows = [config["ROWS"] for config in table["configs"]]
+    for row in table["rows"]:
+        m = row["at"]["M"]
+        assert row["programs"] == [triton.cdiv(m, of) for of in rows] and min(row["time_ms"]) > 0
+    for resources in table["resources"]:
+        assert resources["registers"] > 0 and resources["warps"] == 4
+    for record, row in zip(records, table["rows"], strict=True):
+        assert min(row["time_ms"]) == pytest.approx(record.time_ms["median"], rel=0.5)
+    m = 1000
+    x = torch.randn(m, 1024, device="cuda")
+    out = torch.empty(m, device="cuda")
+
+    def given(named: dict[str, Any]) -> tuple[int]:
+        return (triton.cdiv(m, named["ROWS"]),)
+
+    match = kernel.resolve(x, out, m, 1024, grid=given)
+    assert match.rule == "predicted" and match.config["ROWS"] in rows
+    assert match.prediction.waves >= 1 and match.prediction.time_ms > 0
+    kernel[given](x, out, m, 1024)
+    torch.testing.assert_close(out, 2 * x.sum(1), rtol=1e-3, atol=1e-2)
+    again = kernel.tune(N=1024, M=points, dtypes=torch.float32)
+    assert [record.config for record in again] == [record.config for record in records]
+    assert json.loads(path.read_text())["portfolios"] == [table]
+    assert main(["export", str(folder)]) == 0
+    assert main(["verify", str(folder)]) == 0, capsys.readouterr()
+    capsys.readouterr()
+    assert main(["quality", str(folder), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["portfolios"]
+    assert told["predicted"]["count"] == len(points) and told["configs"] == len(rows)

@@ -238,3 +238,18 @@ def test_every_line_is_json_with_its_point(path):
         "start", "running", "measured", "running", "failed",
     ]  # fmt: skip
     assert all(entry["at"] == AT for entry in lines(path))
+
+
+def test_what_is_measured_for_another_purpose_is_told_apart(tmp_path):
+    """At one point, in one file: each knows and forgets its own."""
+    path = tmp_path / "N=8.journal"
+    tuning, other = Journal(path, AT), Journal(path, AT, "", "portfolio")
+    for log, time in ((tuning, 1.0), (other, 2.0)):
+        log.start()
+        log.running("A")
+        log.measured("A", [time] * 3)
+    assert Journal(path, AT).start().times == {"A": [1.0] * 3}
+    assert Journal(path, AT, "", "portfolio").start().times == {"A": [2.0] * 3}
+    tuning.close()
+    assert Journal(path, AT).start().times == {}
+    assert Journal(path, AT, "", "portfolio").start().times == {"A": [2.0] * 3}

@@ -43,6 +43,8 @@ LAYERS = [
     {"resolver", "provenance"},
     {"flight"},
     {"lookup", "tuning"},
+    {"crosstab"},
+    {"sweep"},
     {"tracing"},
     {"kernel", "serving", "points"},
     {"reading", "adopting"},

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import measured
 import pytest
 from test_choice import portfolio
 
-from shipconf.programs import of_grid, told
+from shipconf.portfolio import Portfolio
+from shipconf.programs import Sizes, of_grid
+
+
+def told(table: Portfolio, at: Mapping[str, int]) -> list[int] | None:
+    return Sizes(table).told(at)
 
 
 @pytest.mark.parametrize(
@@ -48,3 +54,10 @@ def test_rules_that_fit_and_disagree_tell_nothing():
     table = dataclasses.replace(table, configs=({"BLOCK_M": 16, "BLOCK_N": 64},))
     assert told(table, {"M": 16}) == [1]
     assert told(table, {"M": 32}) is None
+
+
+def test_points_where_a_config_does_not_run_say_nothing_of_its_grid():
+    rows = {1: [None], 16: [1.0], 64: [1.0]}
+    table = portfolio(rows, programs={1: (0,), 16: (16,), 64: (64,)})
+    assert told(table, {"M": 32}) == [32]
+    assert told(portfolio({1: [None]}, programs={1: (0,)}), {"M": 32}) is None

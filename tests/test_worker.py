@@ -18,9 +18,9 @@ from forked import Child, event
 from kernels import Trial
 from packages import records_in
 
-from shipconf import Device, TuningError, journal, serving, worker
+from shipconf import TuningError, journal, serving, worker
 from shipconf.targets import find, load, shipped, target_of
-from shipconf.worker import Task, Unreachable, Worker
+from shipconf.worker import Task, Unreachable
 
 SOURCE = """
 import os
@@ -94,13 +94,6 @@ def module(tmp_path, monkeypatch):
 
     yield write
     sys.modules.pop(NAME, None)
-
-
-@pytest.fixture
-def process():
-    made = Worker()
-    yield made
-    made.close()
 
 
 def task(kernel: Any, n: int = 8) -> Task:
@@ -413,19 +406,6 @@ def test_two_threads_that_tune_two_keys_get_each_their_own_answer(module, proces
 
 
 # --- what this process makes of an answer -----------------------------------------------------
-
-
-@pytest.fixture
-def apart(monkeypatch, process):
-    """Kernels that are interpreted are tuned in a worker all the same, as on a GPU."""
-    from shipconf import device, tuning
-
-    here = Device("interpreter", "interpreter", "interpreter")
-    monkeypatch.setattr(device, "current", lambda kernel: here)
-    monkeypatch.setattr(device, "interpreted", lambda kernel: False)
-    monkeypatch.setattr(device, "current_index", lambda: None)
-    monkeypatch.setattr(device, "all_alike", lambda: True)
-    monkeypatch.setattr(tuning, "the_worker", process)
 
 
 def blocks_launched(kernel: Any) -> int:

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import device as devices
-from .. import misses, points, settings
+from .. import misses, points, settings, sweep
 from ..configs import config_text
 from ..errors import ShipconfError
 from ..keys import canonical, to_json
 from . import progress, tables
-from .arguments import add_command, pair
+from .arguments import add_command, pair, share
 
 if TYPE_CHECKING:
     from ..points import Point
     from ..records import Record
+    from ..resolver import Match
 
 SHAPE = """It imports the kernel, and so torch and triton. A worker process measures, so a candidate
-that breaks the GPU's context costs that candidate. With --json: {"tuned": [{"kernel", "values",
-"dtypes", "path", "config", "time_ms", "default_ms", "seconds"}], "faults": [{"path", "where",
-"what"}]}; with --dry-run, {"points": [{"kernel", "values", "dtypes", "path", "served_by"}],
-"faults"}. What cannot be tuned is told at the end, with exit code 1, and the rest is tuned."""
+that breaks the GPU's context costs that candidate. After several points of a key, or a further one
+of a key that has a portfolio, the winners are measured at all its points, and the portfolio of
+those that serve them is written. With --json: {"tuned": [{"kernel", "values", "dtypes", "path",
+"config", "time_ms", "default_ms", "seconds"}], "portfolios": [{"kernel", "values", "dtypes",
+"path", "configs", "points", "kept", "loss"}], "faults": [{"path", "where", "what"}]}; with
+--dry-run, {"points": [{"kernel", "values", "dtypes", "path", "served_by"}], "portfolios":
+[{"kernel", "values", "dtypes", "points", "within"}], "faults"}. What cannot be tuned is told at
+the end, with exit code 1, and the rest is tuned."""
 EXAMPLE = """  shipconf tune shipconf_gemm.kernel:gemm_kernel -k N=4096 -k K=4096 --at M=1,16,64 \\
       --dtypes float16
   shipconf tune --from misses.jsonl    what launches missed on this kind of device"""
 
 Fault = tuple[str, str]
+Entry = dict[str, Any]
+FAILURES = (ShipconfError, ValueError, TypeError, RuntimeError, OSError)
 
 
 def add_to(commands: Any) -> None:
@@ -48,6 +56,9 @@ def add_to(commands: Any) -> None:
                         help="tune what launches missed: the file of SHIPCONF_MISSES")  # fmt: skip
     parser.add_argument("--to", type=Path, metavar="DIR",
                         help="a user store of its own instead of this user's")  # fmt: skip
+    parser.add_argument("--within", type=share, default=0.03, metavar="SHARE",
+                        help="what the best config of a portfolio may lose at a tuned point: 3%% "
+                        "or 0.03, which it is if left out")  # fmt: skip
     parser.add_argument("--force", action="store_true",
                         help="tune even where a record exists; the new one supersedes the "
                         "package's")  # fmt: skip
@@ -60,21 +71,16 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.to is not None:
         settings.use_cache_dir(chosen.to)
     todo, faults = _points(chosen)
-    done = [_described(point, faults) for point in todo] if chosen.dry_run else (
-        _tuned(todo, faults, force=chosen.force, quiet=chosen.json)
-    )  # fmt: skip
-    found = [entry for entry in done if entry is not None]
+    if chosen.dry_run:
+        found, portfolios = _planned(todo, faults, chosen)
+    else:
+        found, portfolios = _tuned(todo, faults, chosen)
     if chosen.json:
         tables.document({
             "points" if chosen.dry_run else "tuned": found,
+            "portfolios": portfolios,
             "faults": [{"path": "", "where": where, "what": what} for where, what in faults],
         })  # fmt: skip
-    elif chosen.dry_run:
-        columns = ["kernel", "point", "served by", "file"]
-        tables.table(columns, [
-            [entry["kernel"], _words(entry["values"]), entry["served_by"], entry["path"]]
-            for entry in found
-        ])  # fmt: skip
     for where, what in faults:
         tables.say(f"shipconf tune: {where}: {what}")
     return 1 if faults else 0
@@ -105,45 +111,111 @@ def _points(chosen: argparse.Namespace) -> tuple[list[Point], list[Fault]]:
 
 
 def _tuned(
-    todo: list[Point], faults: list[Fault], *, force: bool, quiet: bool
-) -> list[dict[str, Any] | None]:
-    """Tune each point, and print a line for it unless `quiet`."""
-    done: list[dict[str, Any] | None] = []
+    todo: list[Point], faults: list[Fault], chosen: argparse.Namespace
+) -> tuple[list[Entry], list[Entry]]:
+    """Tune each point, then cross-measure each key; print a line for each but with --json."""
+    done: list[Entry] = []
+    tuned: dict[Point, bool] = {}
     with progress.shown(len(todo)):
         for point in todo:
-            entry = _described(point, faults)
+            state = _state(point, faults)
+            if state is None:
+                continue
             start = time.monotonic()
             try:
-                record = None if entry is None else point.kernel.tune(
-                    dtypes=point.dtypes, force=force, **point.values
-                )  # fmt: skip
-            except (ShipconfError, ValueError, TypeError, RuntimeError) as error:
+                record = point.kernel.tune(
+                    dtypes=point.dtypes, force=chosen.force, within=None, **point.values
+                )
+            except FAILURES as error:
                 faults.append((f"{point.target} {point}", str(error)))
                 continue
-            if entry is None or record is None:
-                continue
-            done.append(_with_record(entry, record, time.monotonic() - start))
-            if not quiet:
+            path, match = state
+            tuned[point] = match is None or match.record != record
+            done.append(_with_record(_described(point, path), record, time.monotonic() - start))
+            if not chosen.json:
                 print(f"{point}: {_result(record)}", flush=True)
-    return done
+        crossed = [
+            _crossed(group, faults, chosen, anew=any(tuned[point] for point in group))
+            for group in points.by_key(list(tuned))
+        ]
+    return done, [entry for entry in crossed if entry is not None]
 
 
-def _described(point: Point, faults: list[Fault]) -> dict[str, Any] | None:
-    """The point in JSON; None, and a fault, where the kernel cannot be tuned for it."""
+def _crossed(
+    group: list[Point], faults: list[Fault], chosen: argparse.Namespace, *, anew: bool
+) -> Entry | None:
+    first = group[0]
+    entry = _key(first, first.given)
     try:
-        path, served_by = point.state()
+        kept = sweep.cross(points.series_of(group), within=chosen.within, anew=anew)
+    except FAILURES as error:
+        faults.append((f"{first.target} {_words(entry['values'])}", f"no new portfolio: {error}"))
+        return None
+    if kept is None:
+        return None
+    if not chosen.json:
+        print(f"{_words(entry['values']) or first.target}: {kept}", flush=True)
+    return {**entry, **vars(kept)}
+
+
+def _planned(
+    todo: list[Point], faults: list[Fault], chosen: argparse.Namespace
+) -> tuple[list[Entry], list[Entry]]:
+    """Print, but with --json, what would be tuned, and where a portfolio would be measured."""
+    found: list[Entry] = []
+    planned: dict[Point, bool] = {}
+    for point in todo:
+        if (state := _state(point, faults)) is not None:
+            path, match = state
+            served_by = f"{match.source}, {match.rule}" if match else "nothing"
+            found.append({**_described(point, path), "served_by": served_by})
+            planned[point] = chosen.force or match is None or match.rule != "exact"
+    portfolios = [
+        {
+            **_key(group[0], group[0].given), "points": [point.at for point in group],
+            "within": chosen.within,
+        }
+        for group in points.by_key(list(planned))
+        if sweep.is_due(
+            points.series_of(group), anew=any(planned[point] for point in group), planned=True
+        )
+    ]  # fmt: skip
+    if not chosen.json:
+        tables.table(["kernel", "point", "served by", "file"], [
+            [entry["kernel"], _words(entry["values"]), entry["served_by"], entry["path"]]
+            for entry in found
+        ])  # fmt: skip
+        for entry in portfolios:
+            print(
+                f"then, for {_words(entry['values']) or entry['kernel']}: all winners measured at "
+                f"{', '.join(map(_words, entry['points']))} and at what is stored beside them; "
+                f"the fewest are kept that lose at most {entry['within']:.1%}"
+            )
+    return found, portfolios
+
+
+def _state(point: Point, faults: list[Fault]) -> tuple[Path, Match | None] | None:
+    """Of `Point.state`; None, and a fault, where the kernel cannot be tuned for it."""
+    try:
+        return point.state()
     except ShipconfError as error:
         faults.append((f"{point.target} {point}", str(error)))
         return None
+
+
+def _key(point: Point, values: Mapping[str, Any]) -> Entry:
     return {
         "kernel": point.target,
-        "values": {name: to_json(canonical(value)) for name, value in point.values.items()},
-        "dtypes": point.dtypes, "path": str(path), "served_by": served_by,
-    }  # fmt: skip
+        "values": {name: to_json(canonical(value)) for name, value in values.items()},
+        "dtypes": point.dtypes,
+    }
 
 
-def _with_record(entry: dict[str, Any], record: Record, seconds: float) -> dict[str, Any]:
-    del entry["served_by"]
+def _described(point: Point, path: Path) -> Entry:
+    return {**_key(point, point.values), "path": str(path)}
+
+
+def _with_record(entry: Entry, record: Record, seconds: float) -> Entry:
     time_ms = record.time_ms["median"] if record.time_ms else None
     return {
         **entry, "config": dict(record.config), "time_ms": time_ms,
@@ -159,7 +231,7 @@ def _result(record: Record) -> str:
     return f"{config_text(record.config)}: {time_ms:.4g} ms{gain}"
 
 
-def _words(values: dict[str, Any]) -> str:
+def _words(values: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={tables.value(value)}" for name, value in values.items())
 
 
