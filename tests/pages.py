@@ -76,8 +76,8 @@ def _commands(body: str) -> list[Command]:
     for line in body.splitlines():
         if line.startswith("$ "):
             commands.append(Command(line.removeprefix("$ ")))
-        elif line.startswith("> ") and not commands[-1].expected:
-            commands[-1].text += f"\n{line.removeprefix('> ')}"
+        elif commands[-1].text.endswith("\\"):
+            commands[-1].text += f"\n{line}"
         else:
             commands[-1].expected += f"{line}\n"
     return commands
