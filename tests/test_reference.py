@@ -19,7 +19,18 @@ from test_pages import ALL
 from test_records import config_files
 
 import shipconf
-from shipconf import records, settings
+from shipconf import (
+    files,
+    finals,
+    flight,
+    gpu_bench,
+    memory,
+    placement,
+    records,
+    sampler,
+    settings,
+    tuner,
+)
 from shipconf.cli import main
 from shipconf.errors import ConfigFileError
 
@@ -195,3 +206,36 @@ def test_commands_that_pages_show_exist(path: Path, command_line):
             )
             known = [word for action in parsers[name]._actions for word in action.option_strings]
             assert set(options) <= set(known), f"shipconf {name}{rest}"
+
+
+# --- numbers in prose -------------------------------------------------------------------------
+
+NUMBERS = {
+    "measuring.md": [
+        f"Launches of less than {sampler.SHORT_MS * 1000:g} µs",
+        f"take {gpu_bench.HOPELESS:g} times as long as the best",
+        f"Those within {tuner.REACH - 1:.0%} of the best".replace("%", " %"),
+        f"up to {gpu_bench.FINALISTS}, or",
+        f"up to {gpu_bench.FEW_FINALISTS} of launches of {gpu_bench.LONG_MS:g} ms",
+        f"at least {finals.LEAST_ROUNDS} rounds",
+        f"or for {gpu_bench.FINALS_S:g} s",
+        f"up to {placement.MOST_COPIES} copies",
+        f"runs for {gpu_bench.BLOCK_MS:g} ms at a time",
+        f"at least {gpu_bench.LONG_ROUNDS} rounds of blocks",
+        f"end after {gpu_bench.LONG_FINALS_S:g} s",
+        f"A lead of up to {finals.TIE * 100:g} % is a tie",
+        f"more than {finals.TIE * 100:g} % faster",
+    ],
+    "locks.md": [
+        f"After {files.SAY_AFTER_S:g} s",
+        f"looks again {flight.RETRY_S / 60:g} minutes later",
+    ],
+    "lookup.md": [f"the last\n   {memory.CAPACITY:,} shapes"],
+}
+
+
+@pytest.mark.parametrize("page", NUMBERS)
+def test_numbers_in_prose_are_those_of_the_code(page):
+    text = (ROOT / "docs" / "explanation" / page).read_text(encoding="utf-8")
+    for phrase in NUMBERS[page]:
+        assert phrase in text, f"{page} does not say: {phrase}"
