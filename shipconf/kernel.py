@@ -34,8 +34,6 @@ from .workload import Launch, torch_dtypes
 if TYPE_CHECKING:
     import torch
 
-    One = Value | torch.dtype  # a value of a key or nearest entry, and no list of them
-
 
 class _OneAtATime:
     """Launches of an interpreted kernel: Triton's interpreter keeps its state in globals."""
@@ -431,10 +429,11 @@ class ShippedKernel(KernelInterface[Any]):  # type: ignore[misc]  # Triton has n
 
     if TYPE_CHECKING:
 
-        @overload
+        @overload  # for one point: no value is a list
         def tune(
-            self, *, dtypes: Any, force: bool = ..., within: float | None = ..., **values: One
-        ) -> Record: ...
+            self, *, dtypes: Any, force: bool = ..., within: float | None = ...,
+            **values: Value | torch.dtype,
+        ) -> Record: ...  # fmt: skip
 
         @overload
         def tune(

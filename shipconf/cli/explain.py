@@ -40,7 +40,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--device", metavar="NAME", help="as the driver names it, on whatever "
                         "machine; this machine's if left out")  # fmt: skip
     parser.add_argument("--arch", default="", help="of that device, such as sm_90")
-    parser.add_argument("--multiprocessors", type=int, default=0, metavar="COUNT")
+    parser.add_argument(
+        "--multiprocessors", type=int, default=0, metavar="COUNT", help="how many it has"
+    )
 
 
 def run(chosen: argparse.Namespace) -> int:
