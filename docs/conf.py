@@ -36,7 +36,8 @@ nitpicky = True
 # that no user makes.
 nitpick_ignore_regex = [
     ("py:.*", r"(collections|pathlib|typing|types|triton|torch|module)\b.*"),
-    ("py:.*", r"(Any|Path|Entry|Value|KernelInterface|Callable|Sequence|Mapping|Iterator|ModuleType)"),
+    ("py:.*", r"(Any|Path|Entry|Value|KernelInterface|ModuleType)"),
+    ("py:.*", r"(Callable|Sequence|Mapping|Iterator)"),
     ("py:.*", r"shipconf\.(hooks|keys|resolver|choice|workload)\..*"),
 ]
 

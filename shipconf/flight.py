@@ -172,12 +172,18 @@ class Flight:
 
     def plan(self, request: Request, log: journal.Journal) -> Plan:
         """The tuning of the request: its candidates, and how they are launched and measured."""
-        kernel, query = self.kernel, request.query
+        from triton.runtime.jit import JITFunction
+
+        kernel, query, jit = self.kernel, request.query, _innermost(self.kernel.fn)
 
         def launch(choice: Choice, given: Arguments, warmup: bool) -> Any:
-            return kernel.target.run(
+            compiled = kernel.target.run(
                 *given.args, grid=request.grid, warmup=warmup, **given.kwargs, **choice.flat
             )
+            if warmup and compiled is None and isinstance(jit, JITFunction):
+                # No launch of it would run anything.
+                raise RuntimeError("triton.knobs.runtime.jit_cache_hook kept it from compiling")
+            return compiled
 
         # Without those that failed at a launch, which would win, and fail, over and over.
         candidates = [c for c in self.candidates(request) if not self.resolver.is_bad(query, c)]
@@ -187,7 +193,7 @@ class Flight:
         return Plan(
             kernel=kernel.name, key=str(query.key), device=query.device, candidates=candidates,
             default=same[0] if same else None, launch=launch,
-            arguments=Arguments(request.args, request.kwargs, named), jit=_innermost(kernel.fn),
+            arguments=Arguments(request.args, request.kwargs, named), jit=jit,
             hooks=self.hooks, bench=self._bench(candidates), journal=log,
         )  # fmt: skip
 

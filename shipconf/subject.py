@@ -21,7 +21,7 @@ class Subject:
     `stem` is that of its source file, `package` its folder of shipped records (None where it
     has no source file), `own_folder` whether the author named that folder (the flat form is
     read there too), `identity` its folder in the user store. `target` is how the command line
-    names it: `module:kernel`; `module` is None for a script's.
+    names it: `module:kernel`; `module` is None for a script's or a loaded file's.
     """
 
     name: str
@@ -42,6 +42,11 @@ def _name_in(module: str, function: FunctionType) -> str:
         if getattr(value, "base_fn", None) is function and hasattr(value, "resolve_for"):
             return name
     return function.__name__
+
+
+def _is_importable(module: str) -> bool:
+    """Whether the name is that of a module, not of a script or of a file that was loaded."""
+    return module != "__main__" and all(part.isidentifier() for part in module.split("."))
 
 
 def subject_of(kernel: Any, name: str, binder: Binder, configs_dir: str | Path | None) -> Subject:
@@ -70,5 +75,5 @@ def subject_of(kernel: Any, name: str, binder: Binder, configs_dir: str | Path |
         key_names=key_names,
         nearest_names=nearest_names,
         fingerprint=digest,
-        module=None if module == "__main__" else module,
+        module=module if _is_importable(module) else None,
     )

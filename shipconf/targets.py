@@ -76,7 +76,7 @@ def _module(where: str) -> ModuleType:
     if where.endswith(".py"):
         if not Path(where).is_file():
             raise ValueError(f"no such file: {where}")
-        return _from_file(Path(where).stem, Path(where))
+        return _from_file(where, Path(where))  # no module of that name is in its way
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:

@@ -38,12 +38,12 @@ def hooked(jit: JITFunction[Any]) -> Iterator[list[Any]]:
 
     with ExitStack() as stack:
         for name in ("jit_cache_hook", "jit_post_compile_hook"):
-            stack.enter_context(_set(name, on_compile(name)))
+            stack.enter_context(set_hook(name, on_compile(name)))
         for name in ("kernel_load_start_hook", "kernel_load_end_hook"):  # from Triton 3.5 on
             if hasattr(triton.knobs.runtime, name):
-                stack.enter_context(_set(name, on_load(name)))
+                stack.enter_context(set_hook(name, on_load(name)))
         for name in ("launch_enter_hook", "launch_exit_hook"):
-            stack.enter_context(_set(name, on_launch(name)))
+            stack.enter_context(set_hook(name, on_launch(name)))
         jit.add_pre_run_hook(on_run)
         try:
             yield events
@@ -52,7 +52,7 @@ def hooked(jit: JITFunction[Any]) -> Iterator[list[Any]]:
 
 
 @contextmanager
-def _set(name: str, hook: Callable[..., Any]) -> Iterator[None]:
+def set_hook(name: str, hook: Callable[..., Any]) -> Iterator[None]:
     """The hook as a user sets it: added to a chain where Triton has one."""
     known = getattr(triton.knobs.runtime, name)
     if hasattr(known, "add"):

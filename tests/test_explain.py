@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import kernels
@@ -293,6 +294,15 @@ def test_the_command_explains_for_a_device_that_is_not_here(target, capsys):
     printed = capsys.readouterr()
     assert printed.out.startswith("told on NVIDIA H200 (cuda, sm_90, 132 multiprocessors)\n")
     assert "uses: package, nearest at {'M': 8}" in printed.out and printed.err == ""
+
+
+def test_the_command_that_fills_a_gap_names_the_kernel_as_it_was_named(target, capsys, monkeypatch):
+    """No module's name leads to a file; and the file takes the place of no module of its name."""
+    path, _, kernel = target.rpartition(":")
+    monkeypatch.chdir(Path(path).parent)
+    assert main(["explain", f"tile.py:{kernel}", "N=99", "M=9", "--dtypes", "int32"]) == 0
+    assert f"shipconf tune tile.py:{kernel} -k N=99 --at M=9" in capsys.readouterr().out
+    assert "tile" not in sys.modules
 
 
 def test_the_command_explains_for_this_device(target, capsys):

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 import torch
 import triton
-from hooked import bytes_written, hooked
+from hooked import bytes_written, hooked, set_hook
 from kernels import Trial, configs, told
-from packages import record, write
+from packages import record, records_in, write
 from torch.profiler import ProfilerActivity, profile, record_function
 from traced import H200, H200_FILE, Launching, h200
 from triton.runtime.autotuner import Heuristics
 from triton.runtime.jit import JITFunction
 
-from shipconf import ShippedKernel, shipped_autotune
+from shipconf import ShippedKernel, TuningError, shipped_autotune
 
 
 @shipped_autotune(configs=configs(), key=["N"])
@@ -81,6 +81,20 @@ def test_after_prepare_a_launch_tells_no_hook_of_compiling_or_loading(tmp_path, 
         with hooked(kernel.fn) as events:
             kernel[(1,)](out, 8, 8)
     assert [event[0] for event in events] == ["run", "launch_enter_hook", "launch_exit_hook"]
+
+
+def test_where_a_hook_keeps_triton_from_compiling_nothing_is_measured(store):
+    """A launch would run nothing, in no time."""
+    kernel = shipped_autotune(
+        configs=configs(), key=["N"], do_bench=lambda call, quantiles: [1.0] * 3
+    )(JITFunction(told.fn))
+    with (
+        launching(kernel.fn),
+        set_hook("jit_cache_hook", lambda **_: True),
+        pytest.raises(TuningError, match="jit_cache_hook kept it from compiling"),
+    ):
+        kernel[(1,)](torch.zeros(1, dtype=torch.int32), 8, 8)
+    assert records_in(store) == []
 
 
 def test_torch_s_profiler_sees_nothing_but_the_launch():

@@ -176,10 +176,11 @@ def test_a_module_that_was_loaded_from_a_file_is_found_again(module, tmp_path, m
     module()
     monkeypatch.undo()  # the folder is on no path now
     sys.modules.pop(NAME)
-    kernel = load(f"{tmp_path / NAME}.py:told")
-    target = target_of(kernel, NAME)
-    assert target is not None and target.file == str(tmp_path / f"{NAME}.py")
-    sys.modules.pop(NAME)
+    path = str(tmp_path / f"{NAME}.py")
+    kernel = load(f"{path}:told")
+    target = target_of(kernel, kernel.base_fn.__module__)
+    assert target is not None and target.file == path
+    sys.modules.pop(path)
     assert shipped(find(target)).identity == kernel.identity
 
 
