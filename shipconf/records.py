@@ -7,6 +7,7 @@ Only the standard library is used, so that tools can read files without torch or
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -158,17 +159,17 @@ def parse_json(data: bytes, path: object, *, infinite: bool = False) -> Any:
 
 def _deeper_than(limit: int, document: Any) -> bool:
     # What is just shallow enough to be read could be too deep to be written again.
-    level = [document]
-    for _ in range(limit):
-        if not level:
-            return False
+    level: list[Any] = [[document]]
+    for _ in range(limit + 1):
         level = [
             part
             for whole in level
-            if isinstance(whole, (dict, list))
             for part in (whole.values() if isinstance(whole, dict) else whole)
+            if isinstance(part, (dict, list))
         ]
-    return bool(level)
+        if not level:
+            return False
+    return True
 
 
 def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -433,7 +434,7 @@ def _record_text(record: Record, nearest: tuple[str, ...]) -> str:
             entries = [f"        {_json(c)}: {_json(why)}" for c, why in value.items()]
             lines.append('"left_out": {\n' + ",\n".join(entries) + "\n      }")
         else:
-            lines.append(f"{_json(name)}: {_json(value)}")
+            lines.append(f"{_name(name)}: {_json(value)}")
     return "    {\n      " + ",\n      ".join(lines) + "\n    }"
 
 
@@ -446,6 +447,11 @@ def _portfolio_text(table: Portfolio, nearest: tuple[str, ...]) -> str:
         else:
             lines.append(f"{_json(name)}: {_json(value)}")
     return "    {\n      " + ",\n      ".join(lines) + "\n    }"
+
+
+@functools.lru_cache(maxsize=1024)
+def _name(text: str) -> str:
+    return _json(text)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -9,6 +9,7 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from shipconf import cli
@@ -19,9 +20,8 @@ MARK = "% commands"
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """The parser of each command of `shipconf`, by its name."""
     commands = argparse.ArgumentParser(prog="shipconf").add_subparsers()
-    for module in vars(cli).values():
-        if hasattr(module, "add_to"):
-            module.add_to(commands)
+    for module in cli.COMMANDS.values():
+        import_module(f"shipconf.cli.{module}").add_to(commands)
     return dict(sorted(commands.choices.items()))
 
 

@@ -8,48 +8,26 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from ..errors import ShipconfError
-from . import (
-    clear,
-    env,
-    explain,
-    export,
-    import_,
-    listing,
-    merge,
-    misses,
-    quality,
-    run,
-    show,
-    tune,
-    vendor,
-    verify,
-)
+
+COMMANDS = {
+    "list": "listing", "show": "show", "export": "export", "import": "import_", "merge": "merge",
+    "tune": "tune", "run": "run", "vendor": "vendor", "misses": "misses", "env": "env",
+    "explain": "explain", "clear": "clear", "quality": "quality", "verify": "verify",
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `shipconf`; returns the exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(prog="shipconf", description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (
-        listing,
-        show,
-        export,
-        import_,
-        merge,
-        tune,
-        run,
-        vendor,
-        misses,
-        env,
-        explain,
-        clear,
-        quality,
-        verify,
-    ):
-        command.add_to(commands)
-    chosen = parser.parse_args(arguments)
+    # The one that is named alone: the others take longer to import than a short one to run.
+    for name in [name for name in given[:1] if name in COMMANDS] or COMMANDS:
+        import_module(f".{COMMANDS[name]}", __name__).add_to(commands)
+    chosen = parser.parse_args(given)
     try:
         code: int = chosen.run(chosen)
         return code
