@@ -277,6 +277,35 @@ def test_copies_lie_elsewhere_and_share_memory_as_the_tensors_do():
     assert copies(Arguments(((whole, part),), {}, {"pair": (whole, part)})) == []
 
 
+def test_one_kernel_is_as_fast_at_every_place_in_the_queue():
+    """Of calls that are all alike none leads another, though places differ by 5 % of a launch."""
+    x = torch.ones(1 << 21, device="cuda")
+    out = torch.empty_like(x)
+    call = Call(lambda: plus_one[(2048,)](x, out, x.numel(), BLOCK=1024))
+    call()
+    sampler = Sampler()
+    sampler.warm_up(call, 100)
+    rounds = [sampler.sample([call] * 4, 8) for _ in range(40)]
+    means = [statistics.fmean(statistics.median(times[i]) for times in rounds) for i in range(4)]
+    assert max(means) / min(means) < 1.01
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_current_device_is_launched_on_and_devices_of_a_kind_share_a_record(store):
+    kernel = shipped(do_bench=lambda call, quantiles: (call(), [1.0] * 3)[1])
+    for index in (1, 0):
+        with torch.cuda.device(index):
+            x = torch.arange(N, device="cuda", dtype=torch.float32)
+            out = torch.zeros_like(x)
+            for _ in range(2):
+                kernel[grid](x, out, N)
+            assert out.device.index == index
+            torch.testing.assert_close(out, x + 1)
+            assert kernel.resolve(x, out, N).source in ("tuned", "user")
+    alike = torch.cuda.get_device_name(0) == torch.cuda.get_device_name(1)
+    assert len(list(store.rglob("*.json"))) == (1 if alike else 2)
+
+
 def test_warmup_and_rep_are_times_in_ms(monkeypatch):
     """How long the GPU is kept busy first, and how much of each finalist is measured at least."""
     warmed: list[float] = []
