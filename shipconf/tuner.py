@@ -9,6 +9,7 @@ measures likewise, and chooses none.
 from __future__ import annotations
 
 import logging
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from .gpu_bench import HOPELESS, GpuBench
 from .journal import IN_TURN, History
 from .placement import copies, release
 from .plan import Outcome, Plan
+from .records import OPTIONS
 from .sampler import CallFailed
 
 log = logging.getLogger("shipconf.tuner")
@@ -149,7 +151,9 @@ def _compiled(tuning: _Tuning, todo: Sequence[Choice]) -> list[Choice]:
         return list(todo)
     started = time.monotonic()
     in_turn = any(choice.pre_hook is not None for choice in todo)
-    compiled = compile_all(todo, plan.compile, plan.jit, plan.device, in_turn=in_turn)
+    # The longest first: one that is begun last would be waited for alone.
+    ordered = sorted(todo, key=_code_size, reverse=True)
+    compiled = compile_all(ordered, plan.compile, plan.jit, plan.device, in_turn=in_turn)
     failed = set()
     for done, (choice, why) in enumerate(compiled):
         tuning.say("compiled", done, len(todo))
@@ -158,6 +162,13 @@ def _compiled(tuning: _Tuning, todo: Sequence[Choice]) -> list[Choice]:
             tuning.left_out[str(choice)] = why if isinstance(why, str) else reason(why)
     tuning.compile_s = time.monotonic() - started
     return [choice for choice in todo if choice not in failed]
+
+
+def _code_size(choice: Choice) -> float:
+    """About how much code a candidate compiles to: the elements of its tiles for each warp."""
+    sizes = [value for name, value in choice.flat.items()
+             if name not in OPTIONS and type(value) is int and value > 0]  # fmt: skip
+    return math.prod(sizes) / (choice.flat.get("num_warps") or 1)
 
 
 # --- one candidate alone ----------------------------------------------------------------------

@@ -374,6 +374,24 @@ def test_a_candidate_that_does_not_compile_is_left_out_unlaunched():
     assert list(outcome.left_out.values()) == ["ValueError: does not compile"]
 
 
+def test_the_candidate_with_the_most_code_is_compiled_first(monkeypatch):
+    """Begun last, it would be waited for alone; they are measured in their own order."""
+    monkeypatch.setattr("shipconf.compiling.workers", lambda: 1)
+    compiled: list[tuple[int, int]] = []
+    bench = StandIn({16: 1.0, 32: 2.0, 64: 3.0})
+    given = plan(bench)
+    candidates = [choice(16), choice(64, 8), choice(64, 2), choice(32)]
+
+    def launch(candidate: Choice, arguments: Arguments, warmup: bool) -> None:
+        if warmup:
+            compiled.append((candidate.flat["BLOCK"], candidate.flat["num_warps"]))
+        bench.now = candidate.flat["BLOCK"]
+
+    tuner.tune(dataclasses.replace(given, candidates=candidates, launch=launch))
+    assert compiled[:4] == [(64, 2), (64, 8), (32, 4), (16, 4)]
+    assert bench.measured("first") == [16, 64, 64, 32]
+
+
 def test_an_error_that_breaks_the_context_is_fatal_and_names_the_candidate(tmp_path, monkeypatch):
     """Case 33: nothing of this run is measured after it, and the next run leaves it out."""
     error = RuntimeError("CUDA error: an illegal memory access was encountered")
