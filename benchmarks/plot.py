@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from report import versions_line
 
-BENCHMARKS = ("adopted", "choice", "cold_start", "command_line", "examples", "launch", "repeat",
-              "tuning")  # fmt: skip
+BENCHMARKS = ("adopted", "choice", "cold_start", "command_line", "examples", "launch", "regret",
+              "repeat", "tuning")  # fmt: skip
 
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#6E6E6E"
 COLOURS = (BLUE, ORANGE, GREEN, PINK, GREY)
@@ -72,6 +72,13 @@ def legend_above(figure: Figure, axes: Axes) -> None:
     handles, names = axes.get_legend_handles_labels()
     columns = 2 if len(names) > 3 else len(names)
     figure.legend(handles, names, loc="outside upper center", ncols=columns)
+
+
+def sizes_axis(axes: Axes, name: str) -> None:
+    """A logarithmic axis of sizes, with ticks at powers of four: 1, 4, 16, …"""
+    axes.set_xscale("log", base=4)
+    plain_numbers(axes)
+    axes.set_xlabel(name)
 
 
 def plain_numbers(axes: Axes) -> None:
