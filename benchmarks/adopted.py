@@ -142,7 +142,7 @@ def draw(figure: Figure, results: Mapping[str, Any]) -> None:
     series = {"Triton's autotuner, from nothing": list(results["triton_s"].values())}
     for way, found in results["steps"].items():
         series[f"shipconf, {way}"] = [found[step]["s"] for step in steps]
-    figure.set_size_inches(9, 4.6)
+    figure.set_size_inches(8.5, 4.6)
     axes = figure.subplots()
     plot.bars(axes, [step.replace(", ", ",\n") for step in steps], series, "{:.3g}",
               (plot.ORANGE, plot.BLUE, plot.GREEN, plot.PINK))  # fmt: skip

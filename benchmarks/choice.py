@@ -250,11 +250,11 @@ def draw(figure: Figure, results: Mapping[str, Any]) -> None:
         }
         for name in ("octaves", "six points")
     }
-    panels["all M but the one launched"] = {
+    panels["all M but that one"] = {
         rule: [x for one in results["left_out"] if one["rule"] == rule for x in one["losses"]]
         for rule in ("nearest", "predicted", "oracle")
     }
-    figure.set_size_inches(10, 3.8)
+    figure.set_size_inches(8.5, 3.8)
     row = figure.subplots(1, len(panels), sharey=True)
     looks = {"nearest": (plot.ORANGE, "-"), "predicted": (plot.BLUE, "-"),
              "oracle": (plot.GREY, "--")}  # fmt: skip
@@ -266,7 +266,7 @@ def draw(figure: Figure, results: Mapping[str, Any]) -> None:
             shares = [100 * (i + 1) / len(ordered) for i in range(len(ordered))]
             axes.plot(shares, [100 * loss for loss in ordered], line, color=colour, linewidth=2,
                       label=names[rule])  # fmt: skip
-        axes.set_title(f"tuned at {title}")
+        axes.set_title(f"tuned: {title}")
         axes.set_xlabel("share of launches, %")
         axes.set_xlim(40, 101)
     row[0].set_ylabel("loss at most, %")

@@ -183,7 +183,7 @@ def draw(figure: Figure, results: Mapping[str, Any]) -> None:
     import plot
 
     ways = {way: found for way, found in results["ways"].items() if way != "autotune"}
-    figure.set_size_inches(9, 0.9 + 0.5 * len(ways))
+    figure.set_size_inches(8.5, 0.9 + 0.5 * len(ways))
     whole, outside = figure.subplots(1, 2, sharey=True)
     names = [WAYS[way].replace(", ", ",\n") for way in ways]
     for axes, figure_of, text, label in (

@@ -189,7 +189,7 @@ def draw(figure: Figure, results: Sequence[Mapping[str, Any]]) -> None:
 
     columns = min(2, len(results))
     lines = -(-len(results) // columns)
-    figure.set_size_inches(4.8 * columns + 0.6, 2.5 * lines + 0.9)
+    figure.set_size_inches(4 * columns + 0.6, 2.5 * lines + 0.9)
     grid = figure.subplots(lines, columns, squeeze=False).flatten()
     looks = {"nearest": ("X", plot.ORANGE, 7), "predicted": ("o", plot.BLUE, 7),
              "stored": ("_", "black", 10)}  # fmt: skip

@@ -138,7 +138,7 @@ def draw(figure: Figure, runs: list[Tuned]) -> None:
     import plot
 
     shapes = list(runs[0])
-    figure.set_size_inches(9, 1 + 0.32 * len(shapes))
+    figure.set_size_inches(8.5, 1 + 0.32 * len(shapes))
     agree, differ = figure.subplots(1, 2, sharey=True)
     counts = [agreeing([run[shape]["config"] for run in runs]) for shape in shapes]
     plot.bars(agree, shapes, {"": [100 * a / max(1, b) for a, b in counts]}, "{:.0f}")

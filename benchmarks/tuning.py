@@ -124,10 +124,10 @@ def draw(figure: Figure, results: Sequence[Mapping[str, Any]]) -> None:
     import plot
 
     panels = [("from nothing, s", "{}_cold_s", "{:.1f}"),
-              ("with everything compiled, s", "{}_warm_s", "{:.2f}")]  # fmt: skip
+              ("all compiled, s", "{}_warm_s", "{:.2f}")]  # fmt: skip
     if all(found["shipconf_over_best"] is not None for found in results):
-        panels.append(("the choice's time over the best's (from 0.98)", "{}_over_best", "{:.3f}"))
-    figure.set_size_inches(3.6 * len(panels) + 1.5, 1.2 + 0.85 * len(results))
+        panels.append(("choice / best, from 0.98", "{}_over_best", "{:.3f}"))
+    figure.set_size_inches(9 if len(panels) > 2 else 8, 1.3 + 0.85 * len(results))
     names = [found["case"].replace(":", "\n") for found in results]
     row = figure.subplots(1, len(panels), sharey=True)
     for axes, (label, name, text) in zip(row, panels, strict=True):
