@@ -6,6 +6,7 @@ import argparse
 import datetime
 import json
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -113,9 +114,15 @@ def keep(
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a file of figures."""
+    """Write a file of figures; a list of numbers is a line."""
     text = json.dumps(document, indent=1, ensure_ascii=False)
+    text = re.sub(r"\[\n([^][{}]*?)\n *]", _in_one_line, text)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def _in_one_line(found: re.Match[str]) -> str:
+    items = re.sub(r"\n *", " ", found[1]).strip()
+    return f"[{items}]"
 
 
 def command(benchmark: str, arguments: Sequence[str]) -> str:
