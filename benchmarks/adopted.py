@@ -1,7 +1,7 @@
 """The first step of a library's kernels that know nothing of shipconf, run unchanged, on a GPU.
 
     pip install fla-core==0.6.0 einops
-    python benchmarks/adopted.py [--json FILE]
+    python benchmarks/adopted.py [--json FILE] [--plot FILE]
 
 `shipconf run --adopt fla` runs flash-linear-attention (batch 2, 2,048 tokens, 8 heads of 128,
 bfloat16): the gated delta rule forward, the delta rule and gated linear attention forward and
@@ -21,12 +21,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from report import print_versions, require_gpu, table, versions
+from report import add_output_options, keep, print_versions, require_gpu, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BATCH, TOKENS, HEADS, WIDTH = 2, 2048, 8, 128
 # Seconds of Triton's own autotuner from nothing to the end of each step, on an H200.
@@ -43,7 +46,7 @@ def main() -> None:
         _child(Path(options.child))
         return
     print_versions()
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"triton_s": TRITON_S, "steps": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         copy = folder / "package" / "fla"
@@ -58,14 +61,14 @@ def main() -> None:
             "everything cached": {},
         }  # fmt: skip
         for index, (way, environment) in enumerate(ways.items()):
-            found[way] = _run(folder, index, environment)
+            found["steps"][way] = _run(folder, index, environment)
             if way == "from nothing":
                 found["export_s"] = _export(folder, copy)
-            if options.json:
-                document = {**versions(), **found}
-                options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-            print(f"\n{way}\n\n{_render(found[way])}", flush=True)
-        print(f"\n{_compared(folder)}")
+            keep(options, "adopted", found, finished=False)
+            print(f"\n{way}\n\n{render(found['steps'][way])}", flush=True)
+        found["outputs"] = _compared(folder)
+        print(f"\n{render_outputs(found['outputs'])}")
+        keep(options, "adopted", found)
 
 
 def _package() -> Path:
@@ -94,7 +97,7 @@ def _export(folder: Path, target: Path) -> float:
     return time.perf_counter() - start
 
 
-def _render(steps: dict[str, dict[str, float]]) -> str:
+def render(steps: dict[str, dict[str, float]]) -> str:
     header = ["step", "s", "Triton's autotuner from nothing / ours", "tunings", "compiling, s",
               "measuring, s", "the rest, s"]  # fmt: skip
     total = {key: sum(step[key] for step in steps.values()) for key in next(iter(steps.values()))}
@@ -109,17 +112,44 @@ def _render(steps: dict[str, dict[str, float]]) -> str:
     return table(header, rows)
 
 
-def _compared(folder: Path) -> str:
+def _compared(folder: Path) -> list[dict[str, Any]]:
     import torch
 
     first, *others = (torch.load(f"{folder}/{index}.pt") for index in range(3))
-    rows = [
-        [name, f"{first[name][1]:.4f}",
-         "yes" if all(torch.equal(first[name][0], other[name][0]) for other in others) else "NO"]
-        for name in first
+    return [
+        {
+            "output": name, "error": error,
+            "equal": all(torch.equal(tensor, other[name][0]) for other in others),
+        }
+        for name, (tensor, error) in first.items()
     ]  # fmt: skip
+
+
+def render_outputs(outputs: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        [found["output"], f"{found['error']:.4f}", "yes" if found["equal"] else "NO"]
+        for found in outputs
+    ]
     header = ["output", "error against float32", "equal in all three processes"]
     return table(header, rows)
+
+
+def draw(figure: Figure, results: Mapping[str, Any]) -> None:
+    """Seconds of each step by Triton's own autotuner and in the three processes."""
+    import plot
+
+    steps = list(results["triton_s"])
+    series = {"Triton's autotuner, from nothing": list(results["triton_s"].values())}
+    for way, found in results["steps"].items():
+        series[f"shipconf, {way}"] = [found[step]["s"] for step in steps]
+    figure.set_size_inches(8.5, 4.6)
+    axes = figure.subplots()
+    plot.bars(axes, [step.replace(", ", ",\n") for step in steps], series, "{:.3g}",
+              (plot.ORANGE, plot.BLUE, plot.GREEN, plot.PINK))  # fmt: skip
+    axes.set_xscale("log")
+    plot.plain_numbers(axes)
+    axes.set_xlabel("seconds to the end of the step (logarithmic)")
+    plot.legend_above(figure, axes)
 
 
 # --- in a child -------------------------------------------------------------------------------
@@ -247,7 +277,7 @@ def _with_gradients(step: Callable[..., Any], tensors: dict[str, Any], *, backwa
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="write the results to this file, too")
+    add_output_options(parser)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 

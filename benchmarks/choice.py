@@ -1,11 +1,12 @@
 """What a choice between tuned points loses: nearest, predicted, and the best there is.
 
-    python benchmarks/choice.py TABLE.json
+    python benchmarks/choice.py TABLE.json [--no-cost] [--json FILE] [--plot FILE]
 
 The table is a GEMM, measured at many values of M with every candidate:
 {"configs": [{"BLOCK_M", "BLOCK_N", …}], "resources": [{"shared", "regs", "warps"} or null],
 "times": {"N,K,M": {"config": ms} or [ms]}, "sms": multiprocessors}. Some of its M count as tuned,
-the others are launched, and times are those of the table: it needs no GPU. The table does not say
+the others are launched, and times are those of the table: it needs no GPU. Left one out, all M but
+one count as tuned, and that one is launched, each in turn. The table does not say
 what a multiprocessor holds: it is that of an H200 unless `--arch` and `--shared-memory` do.
 """
 
@@ -21,10 +22,10 @@ import timeit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import triton
-from report import table
+from report import add_output_options, keep, table
 
 from shipconf import quality
 from shipconf.choice import MIDDLE, Predictor
@@ -38,10 +39,14 @@ from shipconf.records import Device
 from shipconf.resolver import Query
 from shipconf.stores import Shelf, Tabled
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 OCTAVES = [2**i for i in range(14)]
 SPARSE = [1, 16, 64, 256, 1024, 4096]
 BETWEEN = [1, 3, 6, 12, 24, 48, 96, 192, 384, 768, 1536, 3000, 6000]
 HALVES = [1, 4, 16, 64, 160, 256, 640, 1000, 1792, 4096, 8192]
+WITHIN = {"winners": None, "within 3 %": 0.03}  # which of the winners a file keeps
 SHARES = [i / 10 for i in range(11)]  # what cross-validation chooses from
 
 
@@ -123,48 +128,149 @@ def losses(
     shared: float = MIDDLE,
 ) -> list[float]:  # fmt: skip
     """What the rule loses at every M that is not tuned, against the best of all candidates."""
+    found = [lost(full, points, rule, within, shared) for full in tables]
+    return [loss.loss for of_table in found for loss in of_table]
+
+
+def lost(
+    full: Table, points: Sequence[int], rule: str, within: float | None, shared: float = MIDDLE
+) -> list[Loss]:
+    """The same for one table, with the points."""
     found: list[Loss | None] = []
-    for full in tables:
-        kept = full.tuned(points, within)
-        rows = tuple(row for row in kept.measured.rows if row.at["M"] in points)
-        known = Portfolio(
-            configs=kept.measured.configs, resources=kept.measured.resources, rows=rows
-        )
-        winners = Portfolio(
-            configs=full.measured.configs, resources=full.measured.resources,
-            rows=tuple(row for row in full.measured.rows if row.at["M"] in points),
-        )  # fmt: skip
-        predictor = Predictor(known, full.device, shared=shared)
-        for row, all_times in zip(kept.measured.rows, full.measured.rows, strict=True):
-            if row.at["M"] in points:
-                continue
-            best = full.best_ms(all_times)
-            if rule == "nearest":
-                found.append(quality.nearest(winners, all_times, best_ms=best))
-            elif rule == "oracle":
-                found.append(quality.oracle(row, best_ms=best))
-            else:
-                found.append(
-                    quality.predicted(known, full.device, row, best_ms=best, predictor=predictor)
-                )
-    return [loss.loss for loss in found if loss is not None]
+    kept = full.tuned(points, within)
+    rows = tuple(row for row in kept.measured.rows if row.at["M"] in points)
+    known = Portfolio(configs=kept.measured.configs, resources=kept.measured.resources, rows=rows)
+    winners = Portfolio(
+        configs=full.measured.configs, resources=full.measured.resources,
+        rows=tuple(row for row in full.measured.rows if row.at["M"] in points),
+    )  # fmt: skip
+    predictor = Predictor(known, full.device, shared=shared)
+    for row, all_times in zip(kept.measured.rows, full.measured.rows, strict=True):
+        if row.at["M"] in points:
+            continue
+        best = full.best_ms(all_times)
+        if rule == "nearest":
+            found.append(quality.nearest(winners, all_times, best_ms=best))
+        elif rule == "oracle":
+            found.append(quality.oracle(row, best_ms=best))
+        else:
+            found.append(
+                quality.predicted(known, full.device, row, best_ms=best, predictor=predictor)
+            )
+    return [loss for loss in found if loss is not None]
 
 
-def figures(tables: Sequence[Table]) -> list[list[str]]:
-    """A row for each tuning, portfolio and rule."""
-    rows = []
+def tunings(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """For each tuning, portfolio and rule, how many configs are kept, and what is lost where."""
+    found = []
     for name, points in (("octaves", OCTAVES), ("six points", SPARSE)):
-        rows.append([f"{name}: nearest", "", *_cells(summary(losses(tables, points, "nearest")))])
-        for kind, within in (("winners", None), ("within 3 %", 0.03)):
+        rules = [("nearest", "")] + [(r, kind) for kind in WITHIN for r in ("predicted", "oracle")]
+        for rule, kind in rules:
+            within = WITHIN.get(kind)
             kept = [len(one.tuned(points, within).measured.configs) for one in tables]
-            for rule in ("predicted", "oracle"):
-                of = summary(losses(tables, points, rule, within=within))
-                rows.append([f"{name}: {rule}, {kind}", _range(kept), *_cells(of)])
+            found.append({
+                "tuned": name, "rule": rule, "kept": kind,
+                "configs": [min(kept), max(kept)] if kind else None,
+                "losses": losses(tables, points, rule, within=within),
+            })  # fmt: skip
+    return found
+
+
+def left_out(tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """For each (N, K) and rule, what is lost at each M where all others are tuned."""
+    found = []
+    for full in tables:
+        every = [row.at["M"] for row in full.measured.rows]
+        for rule, kind in (("nearest", ""), ("predicted", "within 3 %"), ("oracle", "within 3 %")):
+            of = [
+                loss
+                for hidden in every
+                for loss in lost(full, [m for m in every if m != hidden], rule, WITHIN.get(kind))
+            ]
+            found.append({
+                "table": full.name, "rule": rule,
+                "at": [loss.at["M"] for loss in of], "losses": [loss.loss for loss in of],
+            })  # fmt: skip
+    return found
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """All tables that the results have."""
+    header = ["tuned at, choice", "configs", "mean", "p90", "p95", "worst"]
+    text = table(header, [
+        [f"{found['tuned']}: {found['rule']}" + (f", {found['kept']}" if found["kept"] else ""),
+         "{} to {}".format(*found["configs"]) if found["configs"] else "",
+         *_cells(summary(found["losses"]))]
+        for found in results["tunings"]
+    ])  # fmt: skip
+    text += "\n\nLeft one out: every M but one is tuned\n"
+    header = ["(N, K), choice", "values of M", "mean", "p50", "p95", "worst", "at M"]
+    text += table(header, _left_out_rows(results["left_out"]))
+    text += "\n\nFitted on two (N, K), tested on the others: mean, p95, worst of the octaves, 3 %\n"
+    header = ["fitted on", "share", "fitted share", "waves alone", f"the middle ({MIDDLE:g})"]
+    text += table(header, results["fitted"])
+    if results["cost"]:
+        text += "\n\nFrom 10 configs, measured at the octaves\n"
+        header = ["the processor's time for", "µs", "of which the grid"]
+        text += table(header, results["cost"])
+    return text
+
+
+def _left_out_rows(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    rules = list(dict.fromkeys(one["rule"] for one in found))
+    everything = [
+        {
+            "table": "all", "rule": rule,
+            **{name: [x for one in found if one["rule"] == rule for x in one[name]]
+               for name in ("at", "losses")},
+        }
+        for rule in rules
+    ]  # fmt: skip
+    rows = []
+    for one in [*found, *everything]:
+        of = summary(one["losses"])
+        figures = (of.mean, statistics.median_low(one["losses"]), of.p95, of.worst)
+        worst_at = one["at"][one["losses"].index(of.worst)]
+        rows.append([
+            f"{one['table']}: {one['rule']}", str(of.count),
+            *(f"{100 * figure:.2f} %" for figure in figures), str(worst_at),
+        ])  # fmt: skip
     return rows
 
 
-def _range(counts: Sequence[int]) -> str:
-    return f"{min(counts)} to {max(counts)}"
+def draw(figure: Figure, results: Mapping[str, Any]) -> None:
+    """Losses in ascending order, for each rule: at what share of the points it is no larger."""
+    import plot
+
+    panels = {
+        name: {
+            found["rule"]: found["losses"]
+            for found in results["tunings"]
+            if found["tuned"] == name and found["kept"] in ("", "within 3 %")
+        }
+        for name in ("octaves", "six points")
+    }
+    panels["all M but that one"] = {
+        rule: [x for one in results["left_out"] if one["rule"] == rule for x in one["losses"]]
+        for rule in ("nearest", "predicted", "oracle")
+    }
+    figure.set_size_inches(8.5, 3.8)
+    row = figure.subplots(1, len(panels), sharey=True)
+    looks = {"nearest": (plot.ORANGE, "-"), "predicted": (plot.BLUE, "-"),
+             "oracle": (plot.GREY, "--")}  # fmt: skip
+    names = {"nearest": "nearest tuned M", "predicted": "predicted (shipconf)",
+             "oracle": "best of the stored configs"}  # fmt: skip
+    for axes, (title, rules) in zip(row, panels.items(), strict=True):
+        for rule, (colour, line) in looks.items():
+            ordered = sorted(rules[rule])
+            shares = [100 * (i + 1) / len(ordered) for i in range(len(ordered))]
+            axes.plot(shares, [100 * loss for loss in ordered], line, color=colour, linewidth=2,
+                      label=names[rule])  # fmt: skip
+        axes.set_title(f"tuned: {title}")
+        axes.set_xlabel("share of launches, %")
+        axes.set_xlim(40, 101)
+    row[0].set_ylabel("loss at most, %")
+    plot.legend_above(figure, row[0])
 
 
 def _cells(of: Summary) -> list[str]:
@@ -263,19 +369,25 @@ def _per_call(function: Any, number: int = 500) -> str:
 
 
 def main() -> None:
+    options = _options()
+    tables = read(options.table, options.arch, options.shared_memory)
+    results = {
+        "tunings": tunings(tables), "left_out": left_out(tables),
+        "fitted": cross_validation(tables), "cost": cost(tables[0]) if options.cost else None,
+    }  # fmt: skip
+    print(render(results))
+    keep(options, "choice", results, device=f"the table {options.table.stem}")
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("table", type=Path)
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--shared-memory", type=int, default=232448, help="bytes for a block")
-    chosen = parser.parse_args()
-    tables = read(chosen.table, chosen.arch, chosen.shared_memory)
-    header = ["tuned at, choice", "configs", "mean", "p90", "p95", "worst"]
-    print(table(header, figures(tables)))
-    print("\nFitted on two (N, K), tested on the others: mean, p95, worst of the octaves, 3 %")
-    header = ["fitted on", "share", "fitted share", "waves alone", f"the middle ({MIDDLE:g})"]
-    print(table(header, cross_validation(tables)))
-    print("\nFrom 10 configs, measured at the octaves")
-    print(table(["the processor's time for", "µs", "of which the grid"], cost(tables[0])))
+    parser.add_argument("--cost", action=argparse.BooleanOptionalAction, default=True,
+                        help="measure what a choice costs, too (yes)")  # fmt: skip
+    add_output_options(parser)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

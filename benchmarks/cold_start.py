@@ -1,6 +1,7 @@
 """The first launch of a fresh process, by where its config comes from; and the cost of importing.
 
     python benchmarks/cold_start.py [--m 1024 --n 4096 --k 4096] [--rounds 7] [--no-autotune]
+                                    [--json FILE] [--plot FILE]
 
 Each measurement is a process of its own, in turn over several rounds: the time from just before
 the first launch to its synchronisation, with tensors allocated, Triton's driver loaded, and
@@ -20,13 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from report import print_versions, require_gpu, table
+from report import add_output_options, keep, print_versions, require_gpu, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WAYS = {
     "source": "config written in the source",
@@ -56,6 +60,15 @@ class Times:
     outside_ms: list[float] = field(default_factory=list)
     sources: set[str] = field(default_factory=set)
 
+    def document(self) -> dict[str, Any]:
+        """Medians, and what they are of."""
+        return {
+            "ms": median(self.ms),
+            "outside_ms": median(self.outside_ms) if self.outside_ms else None,
+            "runs": len(self.ms), "sources": sorted(self.sources),
+            "each_ms": self.ms, "each_outside_ms": self.outside_ms,
+        }  # fmt: skip
+
 
 def main() -> None:
     """Measure and print both tables."""
@@ -64,13 +77,15 @@ def main() -> None:
         print(json.dumps(first_launch(options)))
         return
     print_versions()
-    print_imports()
+    imports_ms = measure_imports()
+    rows = [[name, f"{ms:.1f}"] for name, ms in imports_ms.items()]
+    print("\n" + table(["import", "ms"], rows) + "\n", flush=True)
     require_gpu()
     with tempfile.TemporaryDirectory() as folder:
-        measure(options, Path(folder))
+        measure(options, Path(folder), imports_ms)
 
 
-def measure(options: argparse.Namespace, folder: Path) -> None:
+def measure(options: argparse.Namespace, folder: Path, imports_ms: Mapping[str, float]) -> None:
     """Tune, which compiles everything; then measure in turn.
 
     The table is printed after each round, so that an interrupted run keeps what it measured.
@@ -91,7 +106,13 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
             times[way].ms.append(result["ms"])
             times[way].outside_ms.append(result["outside_ms"])
             times[way].sources.add(result.get("source", ""))
-        print_times(options, times)
+        results = {
+            "shape": {name.upper(): getattr(options, name) for name in ("m", "n", "k")},
+            "imports_ms": imports_ms,
+            "ways": {way: found.document() for way, found in times.items()},
+        }
+        print(render(results), flush=True)
+        keep(options, "cold_start", results, finished=index + 1 == options.rounds)
 
 
 def _child(
@@ -116,29 +137,32 @@ def _child(
     return answer
 
 
-def print_times(options: argparse.Namespace, times: dict[str, Times]) -> None:
+def render(results: Mapping[str, Any]) -> str:
     """The table of first launches."""
-    print(f"\nfirst launch of a process, gemm M={options.m} N={options.n} K={options.k} float16\n")
-    source = median(times["source"].ms)
+    shape = " ".join(f"{name}={size}" for name, size in results["shape"].items())
+    text = f"\nfirst launch of a process, gemm {shape} float16\n\n"
+    ways = results["ways"]
     rows = []
-    for way, found in times.items():
-        ms = median(found.ms)
-        outside = f"{median(found.outside_ms):.2f}" if found.outside_ms else ""
-        rows.append([WAYS[way], f"{ms:.1f}", f"{ms - source:+.1f}", outside, str(len(found.ms))])
+    for way, found in ways.items():
+        more = found["ms"] - ways["source"]["ms"]
+        outside = "" if found["outside_ms"] is None else f"{found['outside_ms']:.2f}"
+        rows.append([WAYS[way], f"{found['ms']:.1f}", f"{more:+.1f}", outside, str(found["runs"])])
     header = ["the config comes from", "ms", "more than (a)", "outside Triton's launch, ms", "runs"]
-    print(table(header, _lettered(rows)))
+    text += table(header, _lettered(rows))
     for way in ("package", "user"):
-        others = times[way].sources - {way}
+        others = set(ways[way]["sources"]) - {way}
         if others:
-            print(f"\nNOT as named: “{WAYS[way]}” found its config here: {', '.join(others)}")
+            found_in = ", ".join(sorted(others))
+            text += f"\n\nNOT as named: “{WAYS[way]}” found its config here: {found_in}"
+    return text
 
 
 def _lettered(rows: list[list[str]]) -> list[list[str]]:
     return [[f"({'abcde'[index]}) {row[0]}", *row[1:]] for index, row in enumerate(rows)]
 
 
-def print_imports() -> None:
-    """The table of imports: each after the one above it, median of 10 processes."""
+def measure_imports() -> dict[str, float]:
+    """Milliseconds of each import after the one above it: medians of 10 processes."""
     program = "import json, time; times = []\n"
     for statement in IMPORTS.values():
         program += f"start = time.perf_counter()\n{statement}\n"
@@ -151,8 +175,23 @@ def print_imports() -> None:
         )
         runs.append(json.loads(result.stdout))
     medians = [median(column) * 1e3 for column in zip(*runs, strict=True)]
-    rows = [[name, f"{ms:.1f}"] for name, ms in zip(IMPORTS, medians, strict=True)]
-    print("\n" + table(["import", "ms"], rows) + "\n", flush=True)
+    return dict(zip(IMPORTS, medians, strict=True))
+
+
+def draw(figure: Figure, results: Mapping[str, Any]) -> None:
+    """The whole first launch beside what shipconf adds to it; not the one that tunes."""
+    import plot
+
+    ways = {way: found for way, found in results["ways"].items() if way != "autotune"}
+    figure.set_size_inches(8.5, 0.9 + 0.5 * len(ways))
+    whole, outside = figure.subplots(1, 2, sharey=True)
+    names = [WAYS[way].replace(", ", ",\n") for way in ways]
+    for axes, figure_of, text, label in (
+        (whole, "ms", "{:.0f}", "a process's first launch, ms"),
+        (outside, "outside_ms", "{:.2f}", "of it outside Triton's launch, ms"),
+    ):
+        plot.bars(axes, names, {"": [found[figure_of] for found in ways.values()]}, text)
+        axes.set_xlabel(label)
 
 
 # --- in a child -------------------------------------------------------------------------------
@@ -231,6 +270,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="processes of each way (7)")
     parser.add_argument("--autotune", action=argparse.BooleanOptionalAction, default=True,
                         help="measure triton.autotune too (yes)")  # fmt: skip
+    add_output_options(parser)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--config", help=argparse.SUPPRESS)
     return parser.parse_args()

@@ -1,7 +1,8 @@
 """The example kernels against torch, their default, and `triton.autotune`, on a GPU.
 
     python benchmarks/examples.py [--only gemm|gemv] [--shapes 16x4096x4096 …] [--autotune]
-                                  [--to DIR] [--no-tune] [--dtype float16] [--json FILE]
+                                  [--to DIR] [--no-tune] [--dtype float16]
+                                  [--json FILE] [--plot FILE]
 
 For each shape: tune through the kernel's workload into the user store (`--to`, else
 SHIPCONF_CACHE_DIR, else a temporary folder), check the result against torch in float32, then
@@ -12,7 +13,6 @@ of the ratios within a round. Exits with 1 where a result is wrong, with 2 witho
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -24,9 +24,12 @@ from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from report import print_versions, require_gpu, table, versions
+from report import add_output_options, keep, print_versions, require_gpu, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Shape = tuple[int, ...]
 
@@ -135,11 +138,12 @@ def main() -> int:
             print(f"tuning into {folder}", flush=True)
         for example, shape in _selected(options):
             results.append(run(Case(example, shape, getattr(torch, options.dtype)), options))
-            if options.json:  # after each, so that an interrupted run keeps what it measured
-                _write(options.json, options.dtype, results)
+            # After each, so that an interrupted run keeps what it measured.
+            keep(options, "examples", document(options.dtype, results), finished=False)
     if not results:
         sys.exit("none of the shapes is one of the examples asked for")
-    print("\n" + summary(results))
+    print("\n" + summary(results), flush=True)
+    keep(options, "examples", document(options.dtype, results))
     return 0 if all(result.correct for result in results) else 1
 
 
@@ -222,9 +226,35 @@ def _say(case: Case, result: Result, seconds: float) -> None:
         print(f"    autotune in {result.autotune_s:.1f} s: {result.autotune_config}", flush=True)
 
 
-def _write(path: Path, dtype: str, results: Sequence[Result]) -> None:
-    document = {**versions(), "dtype": dtype, "results": [asdict(result) for result in results]}
-    path.write_text(json.dumps(document, indent=2) + "\n")
+def document(dtype: str, results: Sequence[Result]) -> dict[str, Any]:
+    """The results as JSON has them."""
+    return {"dtype": dtype, "shapes": [asdict(result) for result in results]}
+
+
+def draw(figure: Figure, results: Mapping[str, Any]) -> None:
+    """A mark for each ratio, on a line for each shape; to the right of 1 we are faster."""
+    import plot
+
+    shapes = results["shapes"]
+    names = {"torch": "torch.mm, torch.mv", "default": "the default", "autotune": "triton.autotune"}
+    figure.set_size_inches(8, 1.6 + 0.3 * len(shapes))
+    axes = figure.subplots()
+    marks = zip(names.items(), "osD", (plot.BLUE, plot.GREY, plot.ORANGE), strict=True)
+    for (name, label), mark, colour in marks:
+        known = [(i, found["ratios"][name]) for i, found in enumerate(shapes)
+                 if name in found["ratios"]]  # fmt: skip
+        if known:
+            axes.plot([ratio for _, ratio in known], [i for i, _ in known], mark, color=colour,
+                      label=label, markersize=7, alpha=0.85)  # fmt: skip
+    axes.axvline(1, color="black", linewidth=1)
+    labels = [f"{found['example']} {'×'.join(map(str, found['shape'].values()))}"
+              for found in shapes]  # fmt: skip
+    axes.set_yticks(range(len(shapes)), labels)
+    axes.set_ylim(len(shapes) - 0.5, -0.5)
+    axes.set_xscale("log", base=2)
+    plot.plain_numbers(axes)
+    axes.set_xlabel("time over ours (logarithmic; right of 1 ours is faster)")
+    plot.legend_above(figure, axes)
 
 
 @contextmanager
@@ -264,7 +294,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--autotune", action="store_true", help="measure triton.autotune as well")
     parser.add_argument("--rounds", type=int, default=7, help="rounds of measurements (7)")
-    parser.add_argument("--json", type=Path, help="the file to write the results to")
+    add_output_options(parser)
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
 """The host's cost of a launch: the bare kernel, `triton.autotune`, and shipconf.
 
-    python benchmarks/launch.py [--rounds 60] [--batch 200]
+    python benchmarks/launch.py [--rounds 60] [--batch 200] [--json FILE] [--plot FILE]
 
 All three launch the example's GEMM on a small problem, asynchronously, so that the GPU is never
 the limit, in turn within one run: batches of launches, with a synchronisation after each. Keys
@@ -16,9 +16,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from report import print_versions, require_gpu, table
+from report import add_output_options, keep, print_versions, require_gpu, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHAPE = {"M": 16, "N": 64, "K": 64}
 
@@ -32,16 +35,34 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SHIPCONF_CACHE_DIR"] = folder
         launchers = _launchers()
-        costs = measure(launchers, rounds=options.rounds, batch=options.batch)
+        results = measure(launchers, rounds=options.rounds, batch=options.batch)
     print_versions()
     print(f"medians of {options.rounds} batches of {options.batch} launches each, in turn\n")
+    print(render(results))
+    keep(options, "launch", results)
+
+
+def render(results: Mapping[str, Any]) -> str:
+    """The table."""
+    costs = results["median_us"]
     bare = costs["bare kernel, config given"]
     rows = [[name, f"{us:.1f}", f"{us / bare:.2f}"] for name, us in costs.items()]
-    print(table(["launch", "µs", "ratio to bare"], rows))
+    return table(["launch", "µs", "ratio to bare"], rows)
 
 
-def measure(launchers: Mapping[str, Launcher], *, rounds: int, batch: int) -> dict[str, float]:
-    """Host time of one launch of each, in µs: the median over `rounds` of `batch` launches."""
+def draw(figure: Figure, results: Mapping[str, Any]) -> None:
+    """A bar for each way to launch."""
+    import plot
+
+    figure.set_size_inches(8, 2.4)
+    axes = figure.subplots()
+    costs = results["median_us"]
+    plot.bars(axes, list(costs), {"": list(costs.values())}, "{:.1f}")
+    axes.set_xlabel("host time of a launch, µs")
+
+
+def measure(launchers: Mapping[str, Launcher], *, rounds: int, batch: int) -> dict[str, Any]:
+    """Host time of one launch of each, in µs: of each of `rounds` batches, and their median."""
     for launch in launchers.values():
         _batch_us(launch, batch)
     times: dict[str, list[float]] = {name: [] for name in launchers}
@@ -52,7 +73,11 @@ def measure(launchers: Mapping[str, Launcher], *, rounds: int, batch: int) -> di
                 times[name].append(_batch_us(launch, batch))
     finally:
         gc.enable()
-    return {name: median(values) for name, values in times.items()}
+    return {
+        "rounds": rounds, "batch": batch,
+        "median_us": {name: median(values) for name, values in times.items()},
+        "batches_us": times,
+    }  # fmt: skip
 
 
 def _batch_us(launch: Launcher, batch: int) -> float:
@@ -92,6 +117,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=60, help="batches of each (60)")
     parser.add_argument("--batch", type=int, default=200, help="launches in a batch (200)")
+    add_output_options(parser)
     return parser.parse_args()
 
 

@@ -1,6 +1,6 @@
 """Whether two tunings of one shape choose the same config, on a GPU.
 
-    python benchmarks/repeat.py [--processes 6] [--only gemm|gemv] [--json FILE]
+    python benchmarks/repeat.py [--processes 6] [--only gemm|gemv] [--json FILE] [--plot FILE]
 
 Each process tunes the examples' shapes from nothing: no record ships for the device's name that
 it is given, and its user store is empty. Pairs of processes are compared, shape by shape; where
@@ -20,11 +20,14 @@ import time
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from report import print_versions, require_gpu, table
+from report import add_output_options, keep, print_versions, require_gpu, table
 
 from examples import SHAPES, SIZES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Tuned = dict[str, dict[str, Any]]  # by shape: the config chosen, the times of all, seconds
 
@@ -41,8 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.processes):
             runs.append(_child(options, Path(folder), number))
-            if options.json:
-                options.json.write_text(json.dumps(runs) + "\n", encoding="utf-8")
+            keep(options, "repeat", compact(runs), finished=number + 1 == options.processes)
     print(f"\n{render(runs)}")
 
 
@@ -81,34 +83,76 @@ def tune_all(only: str | None) -> Tuned:
     return found
 
 
+def compact(runs: list[Tuned]) -> list[Tuned]:
+    """The runs with the times of those configs alone that one of them chose."""
+    chosen = {shape: {run[shape]["config"] for run in runs} for shape in runs[0]}
+    return [
+        {
+            shape: {
+                **tuned,
+                "times": {name: ms for name, ms in tuned["times"].items() if name in chosen[shape]},
+            }
+            for shape, tuned in run.items()
+        }
+        for run in runs
+    ]
+
+
+def agreeing(chosen: list[str]) -> tuple[int, int]:
+    """How many pairs of choices are equal, and of how many."""
+    pairs = list(itertools.combinations(chosen, 2))
+    return sum(a == b for a, b in pairs), len(pairs)
+
+
+def apart(runs: list[Tuned], shape: str) -> float:
+    """By how much another run's choice was slower or faster at most, in the one that measured."""
+    chosen = {run[shape]["config"] for run in runs}
+    ratios = [
+        abs(run[shape]["times"][other] / run[shape]["times"][run[shape]["config"]] - 1)
+        for run in runs for other in chosen if other in run[shape]["times"]
+    ]  # fmt: skip
+    return max(ratios, default=0.0)
+
+
 def render(runs: list[Tuned]) -> str:
     """For each shape how many pairs agree, and by how much the choices differ where they do not."""
     rows, same, pairs = [], 0, 0
     for shape in runs[0]:
         chosen = [run[shape]["config"] for run in runs]
-        equal = sum(a == b for a, b in itertools.combinations(chosen, 2))
-        count = len(runs) * (len(runs) - 1) // 2
+        equal, count = agreeing(chosen)
         same, pairs = same + equal, pairs + count
-        apart = [
-            abs(run[shape]["times"][other] / run[shape]["times"][run[shape]["config"]] - 1)
-            for run in runs for other in set(chosen) - {run[shape]["config"]}
-            if other in run[shape]["times"]
-        ]  # fmt: skip
+        furthest = apart(runs, shape)
         rows.append([
             shape, f"{equal} of {count}", str(Counter(chosen).most_common(1)[0][1]),
-            f"{100 * max(apart):.1f} %" if apart else "",
+            f"{100 * furthest:.1f} %" if furthest else "",
             f"{sum(run[shape]['seconds'] for run in runs[1:]) / max(1, len(runs) - 1):.2f}",
         ])  # fmt: skip
-    rows.append(["all", f"{same} of {pairs} ({100 * same / pairs:.1f} %)", "", "", ""])
+    share = 100 * same / max(1, pairs)
+    rows.append(["all", f"{same} of {pairs} ({share:.1f} %)", "", "", ""])
     header = ["shape", "pairs that agree", "most often", "choices apart by at most", "s, compiled"]
     return table(header, rows)
+
+
+def draw(figure: Figure, runs: list[Tuned]) -> None:
+    """The share of pairs that agree, shape by shape, and how far apart the others' choices are."""
+    import plot
+
+    shapes = list(runs[0])
+    figure.set_size_inches(8.5, 1 + 0.32 * len(shapes))
+    agree, differ = figure.subplots(1, 2, sharey=True)
+    counts = [agreeing([run[shape]["config"] for run in runs]) for shape in shapes]
+    plot.bars(agree, shapes, {"": [100 * a / max(1, b) for a, b in counts]}, "{:.0f}")
+    agree.set_xlabel(f"pairs of {len(runs)} processes that choose alike, %")
+    agree.axvline(95, color=plot.GREY, linestyle="--", linewidth=1)
+    plot.bars(differ, shapes, {"": [100 * apart(runs, shape) for shape in shapes]}, "{:.1f}")
+    differ.set_xlabel("choices apart by at most, %")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--processes", type=int, default=6, help="6")
     parser.add_argument("--only", choices=sorted(SHAPES))
-    parser.add_argument("--json", type=Path, help="write what was found to this file, too")
+    add_output_options(parser)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -50,6 +50,7 @@ def grid(named: dict[str, Any]) -> tuple[int]:
 
 @softmax_kernel.workload
 def workload(M: int, N: int, dtypes: Any) -> Launch:
-    """A softmax of random numbers."""
-    x = torch.randn(M, N, device="cuda", dtype=dtypes)
+    """A softmax of random numbers, on the CPU, for Triton's interpreter, where there is no GPU."""
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    x = torch.randn(M, N, device=device, dtype=dtypes)
     return Launch(grid, (torch.empty_like(x), x, M, N, triton.next_power_of_2(N)))

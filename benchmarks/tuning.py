@@ -1,7 +1,7 @@
 """How long a tuning takes and how good its choice is, against `triton.autotune`, on a GPU.
 
     python benchmarks/tuning.py [--cases gemm:1024x4096x4096 gemv:4096x4096 softmax:4096x4096]
-                                [--no-quality] [--json FILE]
+                                [--no-quality] [--json FILE] [--plot FILE]
 
 Each case is tuned by both over the same candidates, from nothing: in fresh processes, one after
 the other, with an empty compile cache (what Triton compiles once for any kernel is compiled
@@ -19,14 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
-from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from report import print_versions, require_gpu, table, versions
+from report import add_output_options, keep, print_versions, require_gpu, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KERNELS = {
     "gemm": ("shipconf_gemm.kernel", "gemm_kernel", ("M", "N", "K")),
@@ -68,9 +70,8 @@ def main() -> None:
     for case in options.cases:
         results.append(measure(case, quality=options.quality))
         print(f"\n{render(results)}", flush=True)
-        if options.json:
-            found = {**versions(), "results": [asdict(result) for result in results]}
-            options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        found = [asdict(result) for result in results]
+        keep(options, "tuning", found, finished=case == options.cases[-1])
 
 
 def measure(case: str, *, quality: bool) -> Result:
@@ -116,6 +117,29 @@ def render(results: Sequence[Result]) -> str:
         for r in results
     ]  # fmt: skip
     return table(header, rows)
+
+
+def draw(figure: Figure, results: Sequence[Mapping[str, Any]]) -> None:
+    """Seconds from nothing and with everything compiled; where it is known, the choices."""
+    import plot
+
+    panels = [("from nothing, s", "{}_cold_s", "{:.1f}"),
+              ("all compiled, s", "{}_warm_s", "{:.2f}")]  # fmt: skip
+    if all(found["shipconf_over_best"] is not None for found in results):
+        panels.append(("choice / best, from 0.98", "{}_over_best", "{:.3f}"))
+    figure.set_size_inches(9 if len(panels) > 2 else 8, 1.3 + 0.85 * len(results))
+    names = [found["case"].replace(":", "\n") for found in results]
+    row = figure.subplots(1, len(panels), sharey=True)
+    for axes, (label, name, text) in zip(row, panels, strict=True):
+        series = {
+            way: [found[name.format(key)] for found in results]
+            for way, key in (("shipconf", "shipconf"), ("triton.autotune", "autotune"))
+        }
+        plot.bars(axes, names, series, text)
+        axes.set_xlabel(label)
+        if "over" in name:
+            axes.set_xlim(0.98, max(max(values) for values in series.values()) + 0.02)
+    plot.legend_above(figure, row[0])
 
 
 # --- in a child -------------------------------------------------------------------------------
@@ -240,7 +264,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", default=CASES, help=" ".join(CASES))
     parser.add_argument("--quality", action=argparse.BooleanOptionalAction, default=True,
                         help="measure all candidates in full length, too (yes)")  # fmt: skip
-    parser.add_argument("--json", type=Path, help="write the results to this file, too")
+    add_output_options(parser)
     parser.add_argument("--child", choices=["autotune", "shipconf", "quality"],
                         help=argparse.SUPPRESS)  # fmt: skip
     parser.add_argument("--choices", type=json.loads, default=[], help=argparse.SUPPRESS)

@@ -7,6 +7,8 @@ Triton. On a machine with a GPU, `TRITON_INTERPRET=0 pytest -m gpu` runs the mar
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -53,6 +55,19 @@ def gpu(monkeypatch: pytest.MonkeyPatch):
     from fake_gpu import installed
 
     return installed(monkeypatch)
+
+
+@pytest.fixture
+def scripts(monkeypatch: pytest.MonkeyPatch):
+    """The benchmarks can be imported by their names, which other modules may have besides."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    names = [path.stem for path in folder.glob("*.py")]
+    monkeypatch.syspath_prepend(str(folder))
+    others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    yield
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(others)
 
 
 @pytest.fixture
