@@ -36,12 +36,30 @@ def compile_all(
         results = _in_threads(candidates, warm_up, in_turn=in_turn)
     else:
         results = _in_async_mode(candidates, warm_up, AsyncCompileMode)
+    again = []
     try:
         for candidate, result in results:
-            yield candidate, result if isinstance(result, Exception) else _misfit(result, device)
+            if _failed_by_chance(result):
+                again.append(candidate)
+            else:
+                yield candidate, _reason(result, device)
     finally:
         results.close()
         _forget_failed(kernel)
+    for candidate in again:
+        yield candidate, _reason(_result(warm_up, candidate), device)
+
+
+def _failed_by_chance(error: Any) -> bool:
+    """Whether Python's parser failed, which before 3.11.8 and 3.12.2 it may in several threads at
+    once (`SystemError: AST constructor recursion depth mismatch`)."""
+    while isinstance(error, Exception) and not isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, SystemError)
+
+
+def _reason(result: Any, device: Device) -> str | Exception | None:
+    return result if isinstance(result, Exception) else _misfit(result, device)
 
 
 def _misfit(compiled: Any, device: Device) -> str | None:

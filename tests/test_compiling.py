@@ -121,6 +121,25 @@ def test_every_candidate_comes_once_when_it_is_compiled(kernel):
 
 
 @pytest.mark.usefixtures("either")
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_python_s_parser_failed_at_in_threads_is_compiled_again_alone(kernel, wrapped):
+    """As Python 3.11.7 may; Triton wraps the error where a kernel calls another."""
+    failed = iter([True])
+
+    def compile_it(candidate: int) -> Any:
+        if candidate == 3 and next(failed, False):
+            error = SystemError("AST constructor recursion depth mismatch")
+            if wrapped:
+                raise ValueError("at 3:4") from error
+            raise error
+        return compiled()
+
+    kernel.does = compile_it
+    assert all_of(kernel, *range(5)) == dict.fromkeys(range(5))
+    assert kernel.threads[3] == threading.get_ident()
+
+
+@pytest.mark.usefixtures("either")
 def test_candidates_come_as_they_are_done_not_in_order(kernel, monkeypatch):
     monkeypatch.setattr(compiling, "workers", lambda: 2)
     go_on = threading.Event()
