@@ -96,6 +96,8 @@ def keep(
     The file says what they hold for: device (the one here, if none is named), versions, date,
     commit, and the command.
     """
+    if not (options.json or options.plot):
+        return
     found = {
         "benchmark": benchmark,
         **versions(),

@@ -66,10 +66,10 @@ def export(
     if refusal := target.refusal():
         raise ShipconfError(refusal)
     report = ExportReport(target.root)
-    chosen = list(files) if importing else _of_one_version(list(files), report)
+    at_home = _at_home(files, Homes(target, source_file), report, importing=importing)
     draft = Draft()
     united = []
-    for home, group in _at_home(chosen, Homes(target, source_file), report, importing=importing):
+    for home, group in _of_one_version(at_home, report):
         together, conflicts = unite_all(group)
         report.conflicts += conflicts
         for file in together:
@@ -89,7 +89,7 @@ def export(
 
 def _at_home(
     files: Iterable[tuple[str, ConfigFile]], homes: Homes, report: ExportReport, *, importing: bool
-) -> Iterable[tuple[Home, list[ConfigFile]]]:
+) -> list[tuple[Home, list[ConfigFile]]]:
     """The files by the one that they become in their home; those that have none are faults."""
     groups: dict[tuple[Path, str], tuple[Home, list[ConfigFile]]] = {}
     for name, file in files:
@@ -101,25 +101,27 @@ def _at_home(
             continue
         ordered = _for_shipping(home.ordered(current))
         groups.setdefault((home.folder, identity(ordered)), (home, []))[1].append(ordered)
-    return groups.values()
+    return list(groups.values())
 
 
 def _of_one_version(
-    files: Sequence[tuple[str, ConfigFile]], report: ExportReport
-) -> list[tuple[str, ConfigFile]]:
-    """The files of the kernels whose records are all of one version; the others are faults."""
-    counts: dict[tuple[str, str | None], Counter[str]] = {}
-    for _, file in files:
-        found = (record.fingerprint for record in file.records if record.fingerprint)
-        counts.setdefault((file.kernel, file.module), Counter()).update(found)
-    several = {kernel: count for kernel, count in counts.items() if len(count) > 1}
-    for (kernel, _), count in several.items():
+    at_home: Sequence[tuple[Home, list[ConfigFile]]], report: ExportReport
+) -> list[tuple[Home, list[ConfigFile]]]:
+    """Those of kernels whose records at home are all of one version; the others are faults."""
+    counts: dict[tuple[Path, str], Counter[str]] = {}
+    for home, group in at_home:
+        found = (record.fingerprint for file in group for record in file.records)
+        versions = filter(None, found)
+        counts.setdefault((home.folder, group[0].kernel), Counter()).update(versions)
+    several = {name: count for name, count in counts.items() if len(count) > 1}
+    for (_, kernel), count in several.items():
         which = ", ".join(f"{number} of {name}" for name, number in count.most_common())
         report.faults.append(Fault(kernel, "", (
             f"has records of {len(count)} versions, {which}: choose one by --fingerprint, or the "
             "present one by --import"
         )))  # fmt: skip
-    return [(name, file) for name, file in files if (file.kernel, file.module) not in several]
+    return [(home, group) for home, group in at_home
+            if (home.folder, group[0].kernel) not in several]  # fmt: skip
 
 
 def _current(home: Home, file: ConfigFile, target: Source) -> ConfigFile:

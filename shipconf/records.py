@@ -7,7 +7,6 @@ Only the standard library is used, so that tools can read files without torch or
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import re
@@ -434,7 +433,7 @@ def _record_text(record: Record, nearest: tuple[str, ...]) -> str:
             entries = [f"        {_json(c)}: {_json(why)}" for c, why in value.items()]
             lines.append('"left_out": {\n' + ",\n".join(entries) + "\n      }")
         else:
-            lines.append(f"{_name(name)}: {_json(value)}")
+            lines.append(f"{_json(name)}: {_json(value)}")
     return "    {\n      " + ",\n      ".join(lines) + "\n    }"
 
 
@@ -447,11 +446,6 @@ def _portfolio_text(table: Portfolio, nearest: tuple[str, ...]) -> str:
         else:
             lines.append(f"{_json(name)}: {_json(value)}")
     return "    {\n      " + ",\n      ".join(lines) + "\n    }"
-
-
-@functools.lru_cache(maxsize=1024)
-def _name(text: str) -> str:
-    return _json(text)
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -42,10 +42,7 @@ def identity(file: ConfigFile) -> str:
 
 
 def agree(one: ConfigFile, other: ConfigFile) -> bool:
-    """Whether one file can hold both, which have one identity: neither the module nor an unknown
-    field has two values."""
-    if None not in (one.module, other.module) and one.module != other.module:
-        return False
+    """Whether one file can hold both, which have one identity: no unknown field has two values."""
     if ("portfolios" in one.extra and other.portfolios) or (
         "portfolios" in other.extra and one.portfolios
     ):
@@ -122,7 +119,7 @@ def unite(one: ConfigFile, other: ConfigFile) -> tuple[ConfigFile, list[Conflict
     united = dataclasses.replace(
         one, device=device, records=tuple(records.values()), extra={**other.extra, **one.extra},
         portfolios=unite_portfolios([*one.portfolios, *other.portfolios]),
-        module=one.module or other.module,
+        module=min(filter(None, (one.module, other.module)), default=None),
     )  # fmt: skip
     return united, conflicts
 
@@ -159,7 +156,7 @@ def unite_all(files: Iterable[ConfigFile]) -> tuple[list[ConfigFile], list[Confl
     united: list[ConfigFile] = []
     conflicts: list[Conflict] = []
     # Sorted, so that which of several values comes first does not depend on the inputs' order.
-    for file in sorted(files, key=lambda file: _text([file.module, file.extra, file.device.extra])):
+    for file in sorted(files, key=lambda file: _text([file.extra, file.device.extra])):
         for i, known in enumerate(united):
             if agree(known, file):
                 united[i], found = unite(known, file)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from kernels import Trial, configs
 from packages import records_in
 
-from shipconf import Device, bench
+from shipconf import Device, Launch, ShippedKernel, bench
 from shipconf.bench import QUANTILES, Bench, Call, Timing
 from shipconf.gpu_bench import WARM_UP_MS, GpuBench
+from shipconf.journal import Journal
 
 # --- times ------------------------------------------------------------------------------------
 
@@ -61,6 +62,13 @@ def test_a_clock_that_says_no_time_passed_ends_no_tuning(times, store):
 # --- who is asked -----------------------------------------------------------------------------
 
 
+def bench_of(kernel: ShippedKernel) -> Bench | GpuBench:
+    """How a tuning of the kernel measures."""
+    kernel.workload(lambda N, M, dtypes: Launch((1,), (torch.zeros(1, dtype=dtypes), N, M)))
+    request = kernel.build(dtypes=torch.int32, N=8, M=8)
+    return kernel.flight.plan(request, Journal(None, {})).bench
+
+
 @pytest.fixture
 def on_a_gpu(monkeypatch):
     """Kernels are measured as on a GPU, and run on the interpreter."""
@@ -103,7 +111,7 @@ def test_a_user_s_do_bench_is_asked_before_graphs_and_before_events(graphs, on_a
 
 def test_without_any_wish_a_gpu_is_measured_by_events_or_graphs_as_it_fits(on_a_gpu):
     def made(**options: Any) -> Bench | GpuBench:
-        return Trial(do_bench=None, **options).kernel.flight._bench([])
+        return bench_of(Trial(do_bench=None, **options).kernel)
 
     plain, wished = made(), made(warmup=7, rep=50)
     assert isinstance(plain, GpuBench) and isinstance(wished, GpuBench)
@@ -118,14 +126,13 @@ def test_without_any_wish_a_gpu_is_measured_by_events_or_graphs_as_it_fits(on_a_
 ])  # fmt: skip
 def test_hooks_forbid_graphs(options, on_a_gpu):
     """They would be captured along with the launch, or run once for many."""
-    made = Trial(do_bench=None, **options).kernel.flight._bench([])
+    made = bench_of(Trial(do_bench=None, **options).kernel)
     assert isinstance(made, GpuBench) and not made.replays
 
 
 def test_a_config_s_own_hook_forbids_graphs(on_a_gpu):
     hooked = configs((16, 32), pre_hook=lambda named: None)
-    kernel = Trial(do_bench=None, configs=hooked).kernel
-    made = kernel.flight._bench(kernel.resolver.knobs.live)
+    made = bench_of(Trial(do_bench=None, configs=hooked).kernel)
     assert isinstance(made, GpuBench) and not made.replays
 
 

@@ -221,6 +221,18 @@ def test_a_module_that_the_package_does_not_have_chooses_nothing(package, shippe
     assert "choose by --source-file" in capsys.readouterr().err
 
 
+def test_two_kernels_of_one_name_do_not_share_a_folder_without_code(tmp_path, store, capsys):
+    """It has one for each name: nothing there would tell one's records from the other's."""
+    for module in ("tile", "other"):
+        put(store, record(32, 1, fingerprint=f"1:{module}"), module=f"exporting.{module}",
+            identity=f"v1/told-{module}")  # fmt: skip
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    assert run(folder) == 1 and list(folder.rglob("*.json")) == []
+    assert "records of 2 versions" in capsys.readouterr().err
+    assert run(folder, "--fingerprint", "1:tile") == 0
+
+
 def test_a_kernel_that_nothing_declares_goes_beside_its_module(package, store):
     put(store, record(32, 1), kernel="made", module="exporting.tile")
     assert run(package) == 0

@@ -46,11 +46,16 @@ tables = st.builds(
     triton=st.sampled_from(["3.5.0", "3.6.0"]),
 )
 files = st.builds(
-    lambda found, measured, extra: dataclasses.replace(
-        FILE, records=tuple(found), portfolios=unite_portfolios(measured), extra=extra
+    lambda found, measured, module, extra: dataclasses.replace(
+        FILE,
+        records=tuple(found),
+        portfolios=unite_portfolios(measured),
+        module=module,
+        extra=extra,
     ),
     st.lists(records, max_size=4, unique_by=lambda record: record.at["M"]),
     st.lists(tables, max_size=2),
+    st.none() | texts,
     st.dictionaries(st.sampled_from(["portfolio", "comment"]), texts, max_size=1),
 )
 agreeing = files.map(lambda file: dataclasses.replace(file, extra={"portfolio": "a"}))
@@ -169,6 +174,14 @@ def test_unknown_fields_of_a_file_and_its_device_are_kept():
     united, _ = unite(one, two)
     assert united.extra == {"note": "x", "portfolio": [1]}
     assert united.device.extra == {"clock_mhz": 2040} and united.records == (record(),)
+
+
+def test_one_kernel_that_was_tuned_in_two_modules_stays_in_one_file():
+    """A package that was renamed, say: where a kernel was found does not part its records."""
+    files = [dataclasses.replace(FILE, module=module) for module in ("new.name", None, "old.name")]
+    for order in itertools.permutations(files):
+        (one,), _ = unite_all(order)
+        assert one.module == "new.name"
 
 
 def test_two_values_of_an_unknown_field_stay_in_two_files():

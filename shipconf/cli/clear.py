@@ -7,7 +7,9 @@ import sys
 from typing import Any
 
 from ..clearing import Plan, Removal, Wanted, clear, plan
+from ..declared import current_fingerprints
 from ..errors import ShipconfError
+from ..sources import open_source
 from . import tables
 from .arguments import add_command, age_s
 
@@ -60,9 +62,6 @@ def run(chosen: argparse.Namespace) -> int:
 def _current(package: str | None) -> Any:
     if package is None:
         return None
-    from ..declared import current_fingerprints
-    from ..sources import open_source
-
     source = open_source(package)
     tables.say(f"importing the kernels of {source.root}")
     return current_fingerprints(source)

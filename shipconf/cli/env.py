@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..environment import Environment, report
 from ..records import Device
 from . import tables
 from .arguments import add_command
-
-if TYPE_CHECKING:
-    from ..environment import Environment
 
 SHAPE = """It imports torch and triton, to name the devices. With --json: {"versions", "platform",
 "settings", "faults", "store": {"path", "why", "writable", "records", "aside", "bytes"}, "devices":
@@ -29,8 +27,6 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Print the report; returns the exit code: 1 where a setting cannot be meant so."""
-    from ..environment import report
-
     found = report()
     if chosen.json:
         tables.document(_document(found))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import device as devices
 from ..errors import ShipconfError
+from ..explain import known_files
 from ..keys import canonical, dtypes_text, one_or_each, to_json
 from ..records import ConfigFile, Device
 from ..targets import load
@@ -47,8 +48,6 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Print the explanation; returns the exit code."""
-    from ..explain import known_files
-
     kernel = load_kernel(chosen.kernel)
     files = list(known_files(kernel.subject))
     values = dict(chosen.values)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..export import ExportReport, export
+from ..flat_export import export_flat
 from ..inventory import take, too_flat
 from ..records import ConfigFile
 from ..selection import Selection
 from ..sources import Folder, Source, open_source
 from . import tables
 from .arguments import add_command, add_selection, selection
-
-if TYPE_CHECKING:
-    from ..export import ExportReport
 
 MORE = """The target is the source folder of a package, or of its project; the kernels' decorators
 in it say where their records go, and it is not imported. A folder without code gets a folder for
@@ -63,9 +62,6 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Export, and tell what was written; returns the exit code."""
-    from ..export import export
-    from ..flat_export import export_flat
-
     target = open_target(chosen.target, new=chosen.format == "flat")
     wanted = selection(chosen)
     files: list[tuple[str, ConfigFile]] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..export import export
+from ..imports import Told, foreign
 from ..records import ConfigFile, Device
 from ..sources import open_source
 from . import tables
@@ -53,9 +55,6 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Import, and tell what was written; returns the exit code."""
-    from ..export import export
-    from ..imports import Told, foreign
-
     told = Told(
         kernel=chosen.kernel, called=chosen.called, nearest=chosen.nearest, more=dict(chosen.key),
         device=_device(chosen), keys=chosen.keys, tensors=chosen.tensors, triton=chosen.triton,

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from ..declared import current_fingerprints
 from ..inventory import Held, Inventory, describe, different, speedups, stale_count, take
 from ..inventory import tuning_times as times_of
 from ..keys import dtypes_text
@@ -73,8 +74,6 @@ def look(chosen: argparse.Namespace) -> tuple[Inventory, Current | None]:
     inventory.held = [Held(held.member, file, held.flat) for held, file in kept if file]
     if chosen.imported is None:
         return inventory, None
-    from ..declared import current_fingerprints
-
     package = open_source(chosen.imported or chosen.source)
     tables.say(f"importing the kernels of {package.root}")
     return inventory, current_fingerprints(package)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ShipconfError
+from ..merge import MergeReport, merge
 from ..sources import Folder, open_source
 from . import tables
 from .arguments import add_command
-
-if TYPE_CHECKING:
-    from ..merge import MergeReport
 
 MORE = """Files lie below the target as in their source. Of two records of one point the one tuned
 later stays, then the one of more rigor, then the faster, then the one whose JSON text is greater;
@@ -38,8 +36,6 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Merge, and tell what was written; returns the exit code."""
-    from ..merge import merge
-
     to: Path = chosen.to.expanduser()
     if refusal := Folder("folder", to).refusal():
         raise ShipconfError(refusal)

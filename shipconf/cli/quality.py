@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .. import stores
+from ..appraisal import Appraisal, appraise, words
 from ..declared import declared
 from ..inventory import Fault, take
+from ..reach import place
 from ..sources import open_source
 from . import tables
 from .arguments import add_command
 from .explain import load_kernel
-
-if TYPE_CHECKING:
-    from ..appraisal import Appraisal
 
 SHAPE = """Each tuned point is hidden in turn, a config is chosen for it from the others, and what
 that loses there is told beside what the nearest point's would. It needs no GPU, and files with
@@ -38,9 +38,6 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Print the losses of each portfolio; returns the exit code."""
-    from ..appraisal import appraise
-    from ..reach import place
-
     appraisals: list[Appraisal] = []
     unknown: list[Fault] = []
     faults: list[Fault] = []
@@ -70,8 +67,6 @@ def _asked(text: str) -> list[tuple[str, str | None, str | None]]:
     """What to open, whose kernel's files to take there, and what `shipconf tune` calls it."""
     if ":" not in text or Path(text).exists():
         return [(text, None, None)]
-    from .. import stores
-
     kernel = load_kernel(text)
     folders = [place.folder for place in stores.places(kernel.subject)]
     return [(str(folder), kernel.name, text) for folder in folders if folder.is_dir()]
@@ -86,8 +81,6 @@ def _document(one: Appraisal) -> dict[str, Any]:
 
 
 def _print(appraisals: list[Appraisal]) -> None:
-    from ..appraisal import words
-
     for one in appraisals:
         rows = [
             [name, *(f"{loss:.1%}" for loss in (of.mean, of.p90, of.p95, of.worst)), at]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..sources import open_source
+from ..verify import Checks, Report, verify
 from . import tables
 from .arguments import add_command, share
-
-if TYPE_CHECKING:
-    from ..verify import Report
 
 SHAPE = """It imports the kernels, and so torch and triton, unless told not to; it needs no GPU.
 With --json: {"source": {"kind", "path"}, "files", "records", "faults": [{"path", "where",
@@ -44,8 +42,6 @@ def add_to(commands: Any) -> None:
 
 def run(chosen: argparse.Namespace) -> int:
     """Print the report; returns the exit code."""
-    from ..verify import Checks, verify
-
     if chosen.no_import and (chosen.compile or chosen.measure):
         tables.say("shipconf verify: --compile and --measure import the kernels")
         return 2
