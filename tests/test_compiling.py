@@ -1,19 +1,29 @@
-"""Many candidates compiled at once, with Triton's asynchronous mode and on threads of our own."""
+"""Many candidates compiled at once: in Triton's asynchronous mode, on threads of our own, and by
+Triton's compiler itself in child processes."""
 
 from __future__ import annotations
 
 import contextvars
+import os
+import signal
 import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+import triton
+import triton.language as tl
+from traced import Launching, h200
+from triton import knobs
 
-from shipconf import Device, compiling
+from shipconf import Device, children, compiling
 from shipconf.compiling import compile_all
 
 H200 = Device("cuda", "NVIDIA H200", "sm_90", 132, 232448)
@@ -310,8 +320,6 @@ def test_what_failed_or_was_cancelled_leaves_the_kernel_s_cache(kernel):
 @pytest.fixture
 def device_of(monkeypatch, old) -> Iterator[dict[int, int]]:
     """Which GPU each thread is on; this one is on 3, a new one on 0."""
-    import torch
-
     on = {threading.get_ident(): 3}
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: on.get(threading.get_ident(), 0))
@@ -333,3 +341,140 @@ def test_with_in_turn_one_thread_does_it_all_in_order(kernel):
     assert list(kernel.threads) == [1]  # the next begins when this one is taken
     assert list(found) == [(2, None), (3, None)]
     assert threads_of(kernel) == {threading.get_ident()}
+
+
+# --- in processes, by Triton's own compiler ---------------------------------------------------
+
+PARENT = os.getpid()
+NOTES = "SHIPCONF_TEST_NOTES"  # names the folder
+apart = pytest.mark.skipif(
+    sys.platform != "linux" or find_spec(MODULE) is None,
+    reason="needs Triton's asynchronous mode, which 3.6 brought, and a fork",
+)
+
+
+class Note:
+    """Leaves the process that compiles; there, 64 crashes and 128 raises."""
+
+    def __init__(self, block: int) -> None:
+        with (Path(os.environ[NOTES]) / str(block)).open("a") as file:
+            file.write(f"{os.getpid()} ")
+        if block == 64 and os.getpid() != PARENT:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if block == 128:
+            raise ValueError("not this one")
+
+
+# Triton before 3.5 has none, and no asynchronous mode either.
+@getattr(triton, "constexpr_function", lambda function: function)
+def note(block):
+    """Runs in the compiler, which takes a class but no function of Python's."""
+    Note(block)
+    return block
+
+
+@triton.jit
+def noted(out_ptr, BLOCK: tl.constexpr):
+    tl.store(out_ptr, note(BLOCK))
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch) -> Iterator[Callable[..., dict[int, Any]]]:
+    """Compiles `noted` with each block size for an H200, and tells why it cannot run."""
+    (tmp_path / "notes").mkdir()
+    monkeypatch.setenv(NOTES, str(tmp_path / "notes"))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiling, "workers", lambda: 2)
+    monkeypatch.setattr(children, "LARGE", 1 << 60)
+    out = torch.zeros(1, dtype=torch.int32)
+    jit: Any = triton.JITFunction(noted.fn)
+
+    def compile_them(*blocks: int) -> dict[int, Any]:
+        jit.device_caches.clear()  # as a new process has it
+        with h200(Launching()):
+            found = compile_all(
+                blocks, lambda block: jit.warmup(out, BLOCK=block, grid=(1,)), jit, H200
+            )
+            compiled = dict(found)
+            for block in blocks:
+                if compiled[block] is None:
+                    before = processes(tmp_path)
+                    assert jit.warmup(out, BLOCK=block, grid=(1,)).asm["ptx"]
+                    assert processes(tmp_path) == before  # it is in the kernel's cache
+        return compiled
+
+    yield compile_them
+    jit.device_caches.clear()
+
+
+def processes(tmp_path: Path) -> dict[int, list[int]]:
+    """Those that compiled each block."""
+    return {
+        int(path.name): [int(process) for process in path.read_text().split()]
+        for path in (tmp_path / "notes").iterdir()
+    }
+
+
+@apart
+def test_processes_compile_and_this_one_takes_it_from_triton_s_cache(compiler, tmp_path):
+    assert compiler(1, 2, 4, 8, 16) == dict.fromkeys((1, 2, 4, 8, 16))
+    found = processes(tmp_path)
+    assert [len(found[block]) for block in (1, 2, 4, 8, 16)] == [1] * 5
+    assert PARENT not in {process for (process,) in found.values()}
+
+
+@apart
+def test_what_is_cached_needs_no_process_and_one_alone_none_either(compiler, tmp_path, monkeypatch):
+    compiler(1, 2, 4)
+    before = processes(tmp_path)
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    assert compiler(1, 2, 4) == dict.fromkeys((1, 2, 4))
+    assert processes(tmp_path) == before
+    assert compiler(1, 2, 4, 8) == dict.fromkeys((1, 2, 4, 8))
+    assert processes(tmp_path) == {**before, 8: [PARENT]}
+
+
+@apart
+def test_a_crash_of_the_compiler_costs_only_the_candidate(compiler, tmp_path):
+    found = compiler(1, 64, 2, 4)
+    assert str(found.pop(64)) == "the compiler died of SIGSEGV"
+    assert found == dict.fromkeys((1, 2, 4))
+    assert PARENT not in processes(tmp_path)[64]
+
+
+@apart
+def test_what_a_process_fails_to_compile_is_told_as_this_one_fails(compiler, tmp_path):
+    found = compiler(1, 128, 2)
+    assert "not this one" in str(found.pop(128).__cause__) and found == dict.fromkeys((1, 2))
+    assert processes(tmp_path)[128][-1] == PARENT
+
+
+@apart
+@pytest.mark.parametrize(
+    "why", ["listener", "stages", "always", "one processor", "another cache", "no fork", "large"]
+)
+def test_this_process_compiles_where_another_could_not_stand_in(
+    compiler, tmp_path, monkeypatch, why
+):
+    """The program listens to the compiler, say, or Triton is to compile whatever there is."""
+    heard = []
+    if why == "listener":
+        monkeypatch.setattr(knobs.compilation, "listener", lambda **about: heard.append(about))
+    elif why == "stages":
+        monkeypatch.setattr(
+            knobs.runtime, "add_stages_inspection_hook",
+            lambda *args: heard.append(args) or ("key", "hash"),
+        )  # fmt: skip
+    elif why == "always":
+        monkeypatch.setenv("TRITON_ALWAYS_COMPILE", "1")
+    elif why == "one processor":
+        monkeypatch.setattr(compiling, "workers", lambda: 1)
+    elif why == "another cache":
+        monkeypatch.setenv("TRITON_CACHE_MANAGER", "caches:Elsewhere")
+    elif why == "large":
+        monkeypatch.setattr(children, "LARGE", 1 << 20)
+    else:
+        monkeypatch.setattr(os, "fork", lambda: (_ for _ in ()).throw(OSError("refused")))
+    assert compiler(1, 2) == dict.fromkeys((1, 2))
+    assert {process for found in processes(tmp_path).values() for process in found} == {PARENT}
+    assert bool(heard) == (why in ("listener", "stages"))

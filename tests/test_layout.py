@@ -21,7 +21,7 @@ LAYERS = [
     {"errors", "fingerprint", "keys", "scopes", "settings", "targets"},
     {"portfolio"},
     {"files", "globs", "hoisting", "memory", "records", "sources", "subject", "workload"}
-    | {"hooks", "failures", "finals", "placement", "ranges"},
+    | {"children", "hooks", "failures", "finals", "placement", "ranges"},
     {
         "compiling",
         "cover",

@@ -20,6 +20,7 @@ from test_records import config_files
 
 import shipconf
 from shipconf import (
+    children,
     files,
     finals,
     flight,
@@ -214,6 +215,8 @@ NUMBERS = {
     "measuring.md": [
         f"Launches of less than {sampler.SHORT_MS * 1000:g} µs",
         f"take {gpu_bench.HOPELESS:g} times as long as the best",
+        f"nothing is heard for {children.STUCK_S} s.",
+        f"has {children.LARGE >> 30} GiB of memory",
         f"Those within {tuner.REACH - 1:.0%} of the best".replace("%", " %"),
         f"up to {gpu_bench.FINALISTS}, or",
         f"up to {gpu_bench.FEW_FINALISTS} of launches of {gpu_bench.LONG_MS:g} ms",

@@ -1,0 +1,225 @@
+"""Jobs in forked processes, and what comes of those that fail, crash, hang or lose their parent."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from shipconf import children
+from shipconf.children import Ended, run
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux only")
+
+Job = Callable[[], object]
+
+
+@pytest.fixture(autouse=True)
+def ready(monkeypatch):
+    """In spite of other tests of this process: none was stuck, and its memory is small."""
+    monkeypatch.setattr(children, "_stuck", False)
+    monkeypatch.setattr(children, "LARGE", 1 << 60)
+
+
+def noting(folder: Path, number: int, then: Job = lambda: None) -> Job:
+    """Leaves a file with its process, and does what is said."""
+
+    def job() -> None:
+        with (folder / str(number)).open("a") as file:
+            file.write(f"{os.getpid()} ")
+        then()
+
+    return job
+
+
+def raises() -> None:
+    raise ValueError("for the parent to find out")
+
+
+def dies_of(number: int) -> Job:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def ran(folder: Path) -> dict[int, list[int]]:
+    """The processes that ran each job."""
+    return {
+        int(path.name): [int(process) for process in path.read_text().split()]
+        for path in folder.iterdir()
+    }
+
+
+def done(*numbers: int) -> list[Ended]:
+    return [Ended(number, done=True) for number in numbers]
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_each_job_runs_once_in_a_process_that_is_none_of_this_one(tmp_path):
+    found = list(run([noting(tmp_path, number) for number in range(40)], 3))
+    assert sorted(found) == done(*range(40))
+    processes = {process for (process,) in ran(tmp_path).values()}
+    assert len(ran(tmp_path)) == 40 and 1 <= len(processes) <= 3
+    assert not any(map(alive, processes))
+
+
+def test_jobs_run_at_once(tmp_path):
+    """Each end of a pipe that has a name waits for the other one to be opened."""
+    os.mkfifo(tmp_path / "pipe")
+    ends = [lambda how=how: os.open(tmp_path / "pipe", how) for how in (os.O_RDONLY, os.O_WRONLY)]
+    assert sorted(run(ends, 2)) == done(0, 1)
+
+
+def test_there_may_be_more_jobs_than_a_pipe_takes_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(children, "MOST", 7)
+    assert sorted(run([noting(tmp_path, number) for number in range(20)], 2)) == done(*range(20))
+    assert all(len(processes) == 1 for processes in ran(tmp_path).values())
+
+
+def test_what_raises_is_not_told_of_and_the_others_go_on(tmp_path):
+    then = {3: raises, 5: sys.exit}  # the second ends its process
+    jobs = [noting(tmp_path, number, then.get(number, int)) for number in range(10)]
+    assert sorted(run(jobs, 2)) == done(0, 1, 2, 4, 6, 7, 8, 9)
+    assert all(len(processes) == 1 for processes in ran(tmp_path).values())
+
+
+def test_a_crash_costs_one_job_however_many_crash(tmp_path):
+    """More of them than there are processes: others are forked."""
+    then = {number: dies_of(signal.SIGABRT) for number in (1, 2, 4, 5)}
+    jobs = [noting(tmp_path, number, then.get(number, int)) for number in range(10)]
+    crashed = [Ended(number, crash="SIGABRT") for number in then]
+    assert sorted(run(jobs, 2)) == sorted(done(0, 3, 6, 7, 8, 9) + crashed)
+    assert all(len(processes) == 1 for processes in ran(tmp_path).values())
+
+
+def test_where_every_process_crashes_none_of_the_jobs_is_to_blame(tmp_path):
+    jobs = [noting(tmp_path, number, dies_of(signal.SIGSEGV)) for number in range(3)]
+    assert list(run(jobs, 2)) == []
+
+
+def test_one_that_is_killed_from_outside_is_not_told_of(tmp_path):
+    """By the kernel for want of memory, say."""
+    jobs = [noting(tmp_path, 0), noting(tmp_path, 1, dies_of(signal.SIGKILL)), noting(tmp_path, 2)]
+    assert sorted(run(jobs, 1)) == done(0, 2)
+
+
+def test_one_that_hangs_is_killed_and_there_are_no_more_children(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(children, "STUCK_S", 1)
+    locked = threading.Lock()
+    locked.acquire()  # by a thread that the child does not have
+    jobs = [noting(tmp_path, 0), noting(tmp_path, 1, locked.acquire), noting(tmp_path, 2)]
+    # Its own alarm may come before its parent's patience ends.
+    assert set(done(0)) <= set(run(jobs, 1)) <= set(done(0, 2))
+    (process,) = ran(tmp_path)[1]
+    assert not alive(process)
+
+
+def test_where_nothing_is_heard_any_more_all_are_killed(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(children, "STUCK_S", 1)
+    monkeypatch.setattr(signal, "alarm", lambda seconds: None)
+    assert children.usable()
+    jobs = [noting(tmp_path, 0), noting(tmp_path, 1, signal.pause), noting(tmp_path, 2)]
+    assert list(run(jobs, 1)) == done(0)
+    assert not any(alive(process) for (process,) in ran(tmp_path).values())
+    assert "child processes that compile do not get on" in caplog.text
+    assert not children.usable() and list(run(jobs, 1)) == []
+
+
+def test_what_is_left_early_kills_those_at_work(tmp_path):
+    jobs = [noting(tmp_path, 0), noting(tmp_path, 1, signal.pause), noting(tmp_path, 2)]
+    found = run(jobs, 1)
+    assert next(found) == Ended(0, done=True)
+    found.close()
+    assert not any(alive(process) for (process,) in ran(tmp_path).values())
+    assert 2 not in ran(tmp_path)
+
+
+def test_where_no_process_can_be_made_nothing_runs(tmp_path, monkeypatch):
+    def refuses() -> int:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(os, "fork", refuses)
+    assert list(run([noting(tmp_path, 0)], 2)) == [] and ran(tmp_path) == {}
+
+
+def test_a_large_process_or_another_system_has_no_children(monkeypatch):
+    assert children.usable()
+    monkeypatch.setattr(children, "LARGE", 1 << 20)
+    assert not children.usable()
+    monkeypatch.setattr(children, "LARGE", 1 << 60)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert not children.usable()
+
+
+def test_children_hold_no_lock_of_a_parent_that_is_killed(tmp_path):
+    """A file lock belongs to whoever has the file open."""
+    os.mkfifo(tmp_path / "pipe")
+    path = str(tmp_path / "lock")
+    if not (parent := os.fork()):
+        try:
+            with FileLock(path):
+                for _ in run([lambda: os.open(tmp_path / "pipe", os.O_WRONLY)], 1):
+                    pass
+        finally:
+            os._exit(1)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY)  # waits for the child
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    with FileLock(path, timeout=0):
+        pass
+    os.close(reader)
+
+
+def test_children_end_when_their_parent_is_killed(tmp_path):
+    """With the job they are at."""
+    os.mkfifo(tmp_path / "begun")
+    os.mkfifo(tmp_path / "go on")
+
+    def job() -> None:
+        os.write(os.open(tmp_path / "begun", os.O_WRONLY), str(os.getpid()).encode())
+        os.open(tmp_path / "go on", os.O_RDONLY)
+
+    if not (parent := os.fork()):
+        try:
+            list(run([job, noting(tmp_path, 1)], 1))
+        finally:
+            os._exit(1)
+    child = int(os.read(os.open(tmp_path / "begun", os.O_RDONLY), 20))
+    watched = os.pidfd_open(child)
+    os.kill(parent, signal.SIGKILL)
+    os.waitpid(parent, 0)
+    os.close(os.open(tmp_path / "go on", os.O_WRONLY))
+    assert select.select([watched], [], [], 60)[0] and not (tmp_path / "1").exists()
+
+
+def test_what_is_printed_comes_once(capfd):
+    sys.stdout.write("of the parent ")  # is in the buffer at the fork
+    assert list(run([lambda: print("of the child")], 1)) == done(0)
+    sys.stdout.flush()
+    assert capfd.readouterr().out == "of the parent of the child\n"
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_fork_of_a_process_with_threads_warns_of_nothing(recwarn):
+    """As it does from Python 3.12 on."""
+    go_on = threading.Event()
+    thread = threading.Thread(target=go_on.wait)
+    thread.start()
+    try:
+        assert list(run([int], 1)) == done(0)
+    finally:
+        go_on.set()
+        thread.join()
+    assert not recwarn.list
