@@ -26,6 +26,7 @@ log = logging.getLogger("shipconf.children")
 
 STUCK_S = 120  # without any news from the children; whole seconds, as `alarm` takes
 LARGE = 4 << 30  # bytes of resident memory; a fork copies their tables, in about 20 ms a GB
+PROCESSES = 32  # at most: one is forked after the other, and each needs memory of its own
 MOST = 1000  # jobs at once, whose numbers fit into the smallest pipe, of one page
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -58,7 +59,7 @@ def usable() -> bool:
 
 
 def run(jobs: Sequence[Job], count: int) -> Generator[Ended, None, None]:
-    """Run each job at most once, in `count` processes; yield those that are done or crashed.
+    """Run each job at most once, in up to `count` processes; yield those done and those crashed.
 
     A crash is told of only where other jobs are done: else the fork may be to blame. What raised
     is not yielded, nor what no process got to, since one was stuck or the system refused a fork.
@@ -125,7 +126,7 @@ def _forked(
     children: list[int] = []
     try:
         try:
-            _fork(min(count, len(numbers)), children, lambda: _work(jobs, todo, news_in))
+            _fork(min(count, len(numbers), PROCESSES), children, lambda: _work(jobs, todo, news_in))
         finally:
             os.close(news_in)
         yield news

@@ -75,6 +75,12 @@ def test_each_job_runs_once_in_a_process_that_is_none_of_this_one(tmp_path):
     assert not any(map(alive, processes))
 
 
+def test_there_are_only_so_many_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(children, "PROCESSES", 2)
+    assert sorted(run([noting(tmp_path, number) for number in range(30)], 64)) == done(*range(30))
+    assert len({process for (process,) in ran(tmp_path).values()}) <= 2
+
+
 def test_jobs_run_at_once(tmp_path):
     """Each end of a pipe that has a name waits for the other one to be opened."""
     os.mkfifo(tmp_path / "pipe")
