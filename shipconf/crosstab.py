@@ -177,7 +177,7 @@ class _Cross:
             and (choice := self._choice(request, config)) is not None
         }
         plan = self.kernel.flight.plan(request, self._journal(at))
-        plan = replace(plan, candidates=list(choices.values()), default=None)
+        plan = replace(plan, candidates=list(choices.values()), default=None, assured=())
         timings = tuner.compare(plan)
         times_ms: list[float | None] = [None] * len(self.known.configs)
         sizes = [0] * len(times_ms)

@@ -22,7 +22,8 @@ class Plan:
     """A tuning to do. `launch(choice, arguments, warmup)` runs the kernel.
 
     `candidates` are in order of preference among equals: the default and the incumbent first,
-    then `configs` as declared. `default` is the one that speed-ups are told against.
+    then `configs` as declared. `default` is the one that speed-ups are told against. `assured`
+    are finalists whatever their first launches say, since they are what the winner replaces.
     """
 
     kernel: str
@@ -36,6 +37,7 @@ class Plan:
     hooks: Hooks
     bench: Bench | GpuBench
     journal: Journal
+    assured: Sequence[Choice] = ()
 
     def call(self, choice: Choice, arguments: Arguments | None = None) -> Call:
         """One measured call of a candidate, with the hooks around it: on the user's arguments,

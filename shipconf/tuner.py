@@ -271,18 +271,14 @@ def _hold_finals(tuning: _Tuning, bench: GpuBench) -> None:
 
 
 def _finalists(tuning: _Tuning, most: int) -> list[Choice]:
-    """Those within reach, the default, and the incumbent; which is the first of the candidates
-    where there is no default, and the second where there is. A comparison reaches further, and
-    has neither."""
+    """Those within reach, and those assured. A comparison reaches further."""
     plan, timings = tuning.plan, tuning.timings
     limit_ms = tuning.best_ms * (HOPELESS if tuning.compares else REACH)
     reached = sorted(
         (choice for choice, timing in timings.items() if timing.median <= limit_ms),
         key=lambda choice: timings[choice].median,
     )[:most]  # fmt: skip
-    first = 0 if tuning.compares else 2 if plan.default is not None else 1
-    always = plan.candidates[:first]
-    return [c for c in plan.candidates if c in reached or (c in always and c in timings)]
+    return [c for c in plan.candidates if c in reached or (c in plan.assured and c in timings)]
 
 
 def _round(tuning: _Tuning, bench: GpuBench, finals: Finals[Choice]) -> dict[Choice, list[float]]:

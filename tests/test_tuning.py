@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,7 @@ def choice(block: int, warps: int = 4) -> Choice:
 
 
 def plan(bench: StandIn, blocks: Any = BLOCKS, *, path: Path | None = None, launch: Any = None,
-         default: int | None = None) -> Plan:  # fmt: skip
+         default: int | None = None, assured: Sequence[int] = ()) -> Plan:  # fmt: skip
     candidates = [choice(block) for block in blocks]
 
     def run(candidate: Choice, arguments: Arguments, warmup: bool) -> None:
@@ -317,6 +318,7 @@ def plan(bench: StandIn, blocks: Any = BLOCKS, *, path: Path | None = None, laun
         candidates=candidates, default=next((c for c in candidates if c.flat["BLOCK"] == default),
         None), launch=run, arguments=Arguments((), {}, {}), jit=kernels.told, hooks=Hooks(),
         bench=bench, journal=Journal(path, {"M": 8}),
+        assured=[c for c in candidates if c.flat["BLOCK"] in assured],
     )  # fmt: skip
 
 
@@ -324,10 +326,9 @@ def block(outcome: Outcome) -> Any:
     return outcome.winner.flat["BLOCK"]
 
 
-def test_only_candidates_within_reach_and_the_default_are_finalists():
-    """The incumbent too, which stands behind the default."""
+def test_only_candidates_within_reach_and_those_assured_are_finalists():
     bench = StandIn({64: 9.0, 256: 8.0, 16: 1.0, 32: 1.1, 128: 5.0}, {16: 1.2, 32: 1.0})
-    outcome = tuner.tune(plan(bench, (64, 256, 16, 32, 128), default=64))
+    outcome = tuner.tune(plan(bench, (64, 256, 16, 32, 128), default=64, assured=(64, 256)))
     assert block(outcome) == 32 and outcome.default_ms == 9.0
     assert set(bench.measured("round")) == {16, 32, 64, 256}
     assert sorted(bench.measured("first")) == [16, 32, 64, 128, 256]
