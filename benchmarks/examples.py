@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import tempfile
 import time
@@ -185,13 +186,17 @@ def _autotune(case: Case, result: Result) -> Callable[[], Any]:
 def measure(
     measured: Mapping[str, Callable[[], Any]], rounds: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Medians in ms, and each one's time over that of "ours": the median of the rounds' ratios."""
+    """Medians in ms, and each one's time over that of "ours": the median of the rounds' ratios.
+
+    In each round in another order: what runs before one sets the clock that it finds.
+    """
     from triton.testing import do_bench
 
     times: dict[str, list[float]] = {name: [] for name in measured}
+    orders = random.Random(0)
     for _ in range(rounds):
-        for name, launch in measured.items():
-            times[name].append(do_bench(launch, warmup=10, rep=40, return_mode="median"))
+        for name in orders.sample(list(measured), len(measured)):
+            times[name].append(do_bench(measured[name], warmup=50, rep=40, return_mode="median"))
     ratios = {
         name: median(t / ours for t, ours in zip(values, times["ours"], strict=True))
         for name, values in times.items()

@@ -189,7 +189,7 @@ def draw(figure: Figure, results: Sequence[Mapping[str, Any]]) -> None:
 
     columns = min(2, len(results))
     lines = -(-len(results) // columns)
-    figure.set_size_inches(4 * columns + 0.6, 2.5 * lines + 0.9)
+    figure.set_size_inches(8.6, 2.5 * lines + 0.9)  # as wide as the legend
     grid = figure.subplots(lines, columns, squeeze=False).flatten()
     looks = {"nearest": ("X", plot.ORANGE, 7), "predicted": ("o", plot.BLUE, 7),
              "stored": ("_", "black", 10)}  # fmt: skip
@@ -242,9 +242,15 @@ class Case:
         )
 
     def portfolio(self, request: Request) -> int:
-        """How many configs are in the portfolio; 0 where there is none."""
-        shelf = self.kernel.resolver.shelf(request.query.key, request.query.device)
-        return sum(len(tabled.portfolio.configs) for tabled in shelf.tables)
+        """How many configs are in the portfolio of this dtype; 0 where there is none."""
+        from shipconf.keys import dtypes_serve
+
+        key = request.query.key
+        return sum(
+            len(tabled.portfolio.configs)
+            for tabled in self.kernel.resolver.shelf(key, request.query.device).tables
+            if dtypes_serve(tabled.dtypes, key.dtypes)
+        )
 
 
 def own_kernel(kind: Kind) -> ShippedKernel:
