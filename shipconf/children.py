@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import select
 import signal
 import struct
@@ -25,7 +26,7 @@ from typing import NamedTuple, NoReturn
 log = logging.getLogger("shipconf.children")
 
 STUCK_S = 120  # without any news from the children; whole seconds, as `alarm` takes
-LARGE = 4 << 30  # bytes of resident memory; a fork copies their tables, in about 20 ms a GB
+LARGE = 4 << 30  # bytes of memory of its own; a fork copies their tables, in about 20 ms a GiB
 PROCESSES = 32  # at most: one is forked after the other, and each needs memory of its own
 MOST = 1000  # jobs at once, whose numbers fit into the smallest pipe, of one page
 
@@ -54,8 +55,9 @@ def usable() -> bool:
     """Whether this process may have children, and forks fast enough."""
     if _stuck or sys.platform != "linux":
         return False
-    resident = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])  # in pages
-    return resident * os.sysconf("SC_PAGE_SIZE") < LARGE
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    anonymous = re.search(r"^RssAnon:\s*(\d+) kB$", status, re.MULTILINE)
+    return anonymous is not None and int(anonymous[1]) << 10 < LARGE
 
 
 def run(jobs: Sequence[Job], count: int) -> Generator[Ended, None, None]:
@@ -142,8 +144,8 @@ def _fork(count: int, children: list[int], work: Callable[[], NoReturn]) -> None
     """Add so many children, or as many as the system allows."""
     _flush()  # or each child would write what is in the buffers once more
     with suppress(OSError), warnings.catch_warnings():
-        # Python 3.12 warns of a fork with threads: the top of this module says what is done.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Python 3.12 and JAX warn of a fork with threads: the top of this module says what is done.
+        warnings.simplefilter("ignore")
         for _ in range(count):
             if child := os.fork():
                 children.append(child)

@@ -1,14 +1,15 @@
 """Compile many candidates at once, in processes where that may be, else on threads.
 
 Triton's compiler holds the GIL for a part of its work, so 16 threads on 16 cores are about five
-times as fast as one, and 16 processes three times as fast as the threads. A child process leaves
-what it compiled in Triton's cache on disk, from which this one takes it.
+times as fast as one, and processes about twice as fast as the threads. A child process leaves what
+it compiled in Triton's cache on disk, from which this one takes it.
 """
 
 from __future__ import annotations
 
 import contextvars
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
@@ -18,6 +19,8 @@ from typing import Any, TypeVar
 
 from . import children
 from .records import Device
+
+log = logging.getLogger("shipconf.compiling")
 
 C = TypeVar("C")
 
@@ -142,6 +145,7 @@ def _run_all(
                     _resolve(future, jobs[future])
                 yield future
         rest = [future for future in jobs if not future.done()]
+        log.debug("of %d compilations, %d were left to threads", len(jobs), len(rest))
         with _pool() as pool:
             for future in rest:
                 pool.submit(_resolve, future, jobs[future])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -229,3 +230,25 @@ def test_the_fork_of_a_process_with_threads_warns_of_nothing(recwarn):
         go_on.set()
         thread.join()
     assert not recwarn.list
+
+
+def in_a_thread(job: Job) -> None:
+    thread = threading.Thread(target=job)
+    thread.start()
+    thread.join()
+
+
+def in_a_thread_that_python_did_not_start(job: Job) -> None:
+    """As those are on which torch computes gradients."""
+    libc = ctypes.CDLL(None)
+    entry = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: job() and None)
+    thread = ctypes.c_ulong()
+    assert libc.pthread_create(ctypes.byref(thread), None, entry, None) == 0
+    libc.pthread_join(thread, None)
+
+
+@pytest.mark.parametrize("thread", [in_a_thread, in_a_thread_that_python_did_not_start])
+def test_any_thread_may_have_children(tmp_path, thread):
+    found: list[Ended] = []
+    thread(lambda: found.extend(run([noting(tmp_path, number) for number in range(10)], 2)))
+    assert sorted(found) == done(*range(10)) and len(ran(tmp_path)) == 10

@@ -51,6 +51,13 @@ def test_fragments_are_python(path):
         ast.parse(fragment)
 
 
+@pytest.mark.parametrize("path", PAGES, ids=named)
+def test_no_line_is_taken_for_a_comment(path):
+    """MyST leaves out what begins with a percent sign, such as a broken "0.1 %"."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("%")] in ([], ["% commands"])
+
+
 @pytest.mark.parametrize("path", ALL, ids=named)
 def test_links_between_files_lead_somewhere(path):
     """Those of the pages that a code host shows; Sphinx follows links to headings."""

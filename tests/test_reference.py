@@ -216,7 +216,7 @@ NUMBERS = {
         f"Launches of less than {sampler.SHORT_MS * 1000:g} µs",
         f"take {gpu_bench.HOPELESS:g} times as long as the best",
         f"and up to {children.PROCESSES}, and",
-        f"nothing is heard for {children.STUCK_S} s.",
+        f"killed if nothing is heard for {children.STUCK_S} s.",
         f"has {children.LARGE >> 30} GiB of memory",
         f"Those within {tuner.REACH - 1:.0%} of the best".replace("%", " %"),
         f"up to {gpu_bench.FINALISTS}, or",
