@@ -85,12 +85,16 @@ def _batch(jobs: Sequence[Job], numbers: Sequence[int], count: int) -> Generator
     """Every job that began."""
     at: dict[int, int] = {}  # by process: the job it is at
     statuses: dict[int, int] = {}
+    left = len(numbers)
     with _forked(jobs, numbers, count, statuses) as news:
         for child, number, what in _read(news):
             if what == _BEGUN:
                 at[child] = number
-            else:
-                yield Ended(at.pop(child), done=what == _DONE)
+                continue
+            yield Ended(at.pop(child), done=what == _DONE)
+            left -= 1
+            if not left:
+                break
     for child, number in at.items():
         yield Ended(number, crash=_crash(statuses.get(child, 0)))
 
@@ -184,8 +188,8 @@ def _work(jobs: Sequence[Job], todo: int, news: int) -> NoReturn:
                 jobs[number]()
             except Exception:
                 what = _FAILED  # the caller finds out why
+            _flush()
             os.write(news, _NEWS.pack(os.getpid(), number, what))
-        _flush()
     finally:
         os._exit(0)
 

@@ -144,13 +144,35 @@ def test_where_nothing_is_heard_any_more_all_are_killed(tmp_path, monkeypatch, c
     assert not children.usable() and list(run(jobs, 1)) == []
 
 
+def test_it_ends_with_the_last_job_though_a_process_lives_on(tmp_path, monkeypatch):
+    """One that a job started, which holds what it inherited."""
+    monkeypatch.setattr(children, "STUCK_S", 5)
+
+    def leaves_one() -> None:
+        if not (left := os.fork()):
+            signal.alarm(0)
+            signal.pause()
+        (tmp_path / "left").write_text(str(left))
+
+    assert list(run([leaves_one], 1)) == done(0) and children.usable()
+    os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+
+
 def test_what_is_left_early_kills_those_at_work(tmp_path):
-    jobs = [noting(tmp_path, 0), noting(tmp_path, 1, signal.pause), noting(tmp_path, 2)]
-    found = run(jobs, 1)
+    (tmp_path / "ran").mkdir()
+    os.mkfifo(tmp_path / "begun")
+
+    def hangs() -> None:
+        os.open(tmp_path / "begun", os.O_WRONLY)
+        signal.pause()
+
+    folder = tmp_path / "ran"
+    found = run([noting(folder, 0), noting(folder, 1, hangs), noting(folder, 2)], 1)
     assert next(found) == Ended(0, done=True)
+    os.close(os.open(tmp_path / "begun", os.O_RDONLY))
     found.close()
-    assert not any(alive(process) for (process,) in ran(tmp_path).values())
-    assert 2 not in ran(tmp_path)
+    assert not any(alive(process) for (process,) in ran(folder).values())
+    assert set(ran(folder)) == {0, 1}
 
 
 def test_where_no_process_can_be_made_nothing_runs(tmp_path, monkeypatch):
