@@ -110,12 +110,13 @@ def _in_async_mode(
     # compile is none of the mode's business, whose own exit would wait for all.
     contextvars.copy_context().run(submit)
     yield from ready
-    for future in _run_all(later.jobs, kernel):
-        pending, equal = futures[future]
-        # Asking the pending kernel is what puts it into the kernel's cache; hooks run then.
-        result = future.exception() or _result(lambda kernel: kernel.result(), pending)
-        for candidate in equal:
-            yield candidate, result
+    with closing(_run_all(later.jobs, kernel)) as done:
+        for future in done:
+            pending, equal = futures[future]
+            # Asking the pending kernel is what puts it into the kernel's cache; hooks run then.
+            result = future.exception() or _result(lambda kernel: kernel.result(), pending)
+            for candidate in equal:
+                yield candidate, result
 
 
 class _Later(Executor):
@@ -160,7 +161,9 @@ def _resolve(future: Future[Any], job: Callable[[], Any]) -> None:
         try:
             future.set_result(job())
         except BaseException as error:
-            future.set_exception(error)
+            future.set_exception(error)  # who waits for it would wait for ever
+            if not isinstance(error, Exception):
+                raise
 
 
 def _for_children(jobs: Mapping[Future[Any], Any], kernel: Any) -> list[Future[Any]]:
@@ -178,13 +181,16 @@ def _for_children(jobs: Mapping[Future[Any], Any], kernel: Any) -> list[Future[A
     if listens or knobs.compilation.always_compile or not on_disk or workers() == 1:
         return []
 
-    def is_cached(key: str) -> bool:
-        manager = get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
-        return bool(manager.get_group(f"{kernel.__name__[:150]}.json"))
+    def is_missing(key: str) -> bool:
+        try:
+            manager = get_cache_manager(hashlib.sha256(key.encode()).hexdigest())
+            return not manager.get_group(f"{kernel.__name__[:150]}.json")
+        except Exception:  # a broken cache: the compiler itself is to say so
+            return False
 
     # Triton's mode gives each future the key that the compiler looks up.
     keys = {future: key for future in jobs if (key := getattr(future, "_key", None))}
-    found = [future for future, key in keys.items() if not is_cached(key)]
+    found = [future for future, key in keys.items() if is_missing(key)]
     return found if len(found) > 1 and children.usable() else []
 
 

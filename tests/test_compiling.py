@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 from traced import Launching, h200
 from triton import knobs
+from triton.runtime.cache import FileCacheManager
 
 from shipconf import Device, children, compiling
 from shipconf.compiling import compile_all
@@ -478,3 +479,30 @@ def test_this_process_compiles_where_another_could_not_stand_in(
     assert compiler(1, 2) == dict.fromkeys((1, 2))
     assert {process for found in processes(tmp_path).values() for process in found} == {PARENT}
     assert bool(heard) == (why in ("listener", "stages"))
+
+
+@apart
+def test_a_cache_that_cannot_be_written_is_each_candidate_s_failure(
+    compiler, tmp_path, monkeypatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
+    found = compiler(1, 2)
+    assert set(found) == {1, 2} and all(isinstance(why, Exception) for why in found.values())
+
+
+@apart
+def test_an_interrupt_ends_it_at_once(compiler, tmp_path, monkeypatch):
+    """While this process reads what another one compiled, say."""
+    plain = FileCacheManager.get_group
+    once = iter([KeyboardInterrupt()])
+
+    def interrupted(manager: Any, name: str) -> Any:
+        group = plain(manager, name)
+        if group and os.getpid() == PARENT and (interrupt := next(once, None)):
+            raise interrupt
+        return group
+
+    monkeypatch.setattr(FileCacheManager, "get_group", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compiler(1, 2, 4)
