@@ -23,6 +23,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from . import forks
+
 log = logging.getLogger("shipconf.children")
 
 STUCK_S = 120  # without any news from the children; whole seconds, as `alarm` takes
@@ -30,7 +32,7 @@ LARGE = 4 << 30  # bytes of memory of its own; a fork copies their tables, in ab
 PROCESSES = 32  # at most: one is forked after the other, and each needs memory of its own
 MOST = 1000  # jobs at once, whose numbers fit into the smallest pipe, of one page
 
-CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE")
 
 _NUMBER = struct.Struct("=I")
 _NEWS = struct.Struct("=III")  # the child's process, the number of the job, and what of it:
@@ -40,6 +42,7 @@ _FAILED = 2
 
 Job = Callable[[], object]
 
+_forking = forks.lock()
 _stuck = False  # a child of this process was, so it has no others
 
 
@@ -55,7 +58,12 @@ def usable() -> bool:
     """Whether this process may have children, and forks fast enough."""
     if _stuck or sys.platform != "linux":
         return False
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+        for number in (0, 1, 2):  # or a pipe would be what the compiler writes its errors to
+            os.fstat(number)
+    except OSError:
+        return False
     anonymous = re.search(r"^RssAnon:\s*(\d+) kB$", status, re.MULTILINE)
     return anonymous is not None and int(anonymous[1]) << 10 < LARGE
 
@@ -68,17 +76,22 @@ def run(jobs: Sequence[Job], count: int) -> Generator[Ended, None, None]:
     """
     left = list(range(len(jobs)))
     any_done = False
+    crashed = []
     while left and not _stuck:
-        ended = []
+        ended = set()
         with closing(_batch(jobs, left[:MOST], count)) as batch:
             for job in batch:
-                ended.append(job.number)
-                any_done = any_done or job.done
-                if job.done or (job.crash and any_done):
+                ended.add(job.number)
+                if job.done:
+                    any_done = True
                     yield job
+                elif job.crash:
+                    crashed.append(job)
         if not ended:
-            return
+            break
         left = [number for number in left if number not in ended]
+    if any_done:
+        yield from crashed
 
 
 def _batch(jobs: Sequence[Job], numbers: Sequence[int], count: int) -> Generator[Ended, None, None]:
@@ -114,9 +127,25 @@ def _read(news: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _crash(status: int) -> str | None:
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in CRASHES:
-        return signal.Signals(os.WTERMSIG(status)).name
-    return None
+    if not os.WIFSIGNALED(status):
+        return None
+    name = signal.Signals(os.WTERMSIG(status)).name
+    return name if name in CRASHES else None
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Signals that end a program come afterwards: one in between would lose a child, or let it go
+    on as a copy of this program."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ending())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _ending() -> list[signal.Signals]:
+    return [signal.SIGINT, signal.SIGTERM, signal.SIGALRM]
 
 
 @contextmanager
@@ -139,15 +168,17 @@ def _forked(
     finally:
         os.close(news)
         os.close(todo)
-        for child in children:
-            with suppress(ChildProcessError):  # somebody else waited for it
-                statuses[child] = _end(child)
+        with _uninterrupted():
+            for child in children:
+                with suppress(ChildProcessError, ProcessLookupError):  # somebody else waited for it
+                    statuses[child] = _end(child)
 
 
 def _fork(count: int, children: list[int], work: Callable[[], NoReturn]) -> None:
     """Add so many children, or as many as the system allows."""
     _flush()  # or each child would write what is in the buffers once more
-    with suppress(OSError), warnings.catch_warnings():
+    # A thread that leaves `catch_warnings` puts back what another one has set meanwhile.
+    with _forking, suppress(OSError), warnings.catch_warnings(), _uninterrupted():
         # Python 3.12 and JAX warn of a fork with threads: the top of this module says what is done.
         warnings.simplefilter("ignore")
         for _ in range(count):
@@ -176,12 +207,16 @@ def _work(jobs: Sequence[Job], todo: int, news: int) -> NoReturn:
     """A child's whole life: one job after the other, until there are none."""
     try:
         gc.disable()  # which might end objects of a GPU
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.set_wakeup_fd(-1)  # else each signal would be written to a file that is not its own
+        # Two handlers of crashes that call each other, of Python and of LLVM, would never end.
+        crashes = [getattr(signal, name) for name in CRASHES]
+        for number in (*_ending(), signal.SIGCHLD, *crashes):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ending())
         _close_all_but(todo, news)
         while told := os.read(todo, _NUMBER.size):
             (number,) = _NUMBER.unpack(told)
-            signal.alarm(STUCK_S)
+            signal.alarm(2 * STUCK_S)  # for when the parent is not there to kill it
             os.write(news, _NEWS.pack(os.getpid(), number, _BEGUN))
             what = _DONE
             try:

@@ -12,9 +12,10 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from . import children
@@ -63,10 +64,11 @@ def compile_all(
 
 def _failed_by_chance(error: Any) -> bool:
     """Whether Python's parser failed, which before 3.11.8 and 3.12.2 it may in several threads at
-    once (`SystemError: AST constructor recursion depth mismatch`)."""
-    while isinstance(error, Exception) and not isinstance(error, SystemError):
+    once (`SystemError: AST constructor recursion depth mismatch`), or whoever had begun to compile
+    it gave it up."""
+    while isinstance(error, Exception) and not isinstance(error, (SystemError, CancelledError)):
         error = error.__cause__
-    return isinstance(error, SystemError)
+    return isinstance(error, (SystemError, CancelledError))
 
 
 def _reason(result: Any, device: Device) -> str | Exception | None:
@@ -106,17 +108,24 @@ def _in_async_mode(
             else:
                 ready.append((candidate, result))
 
-    # In a context of its own, where the mode ends with it: what the caller launches while others
-    # compile is none of the mode's business, whose own exit would wait for all.
-    contextvars.copy_context().run(submit)
-    yield from ready
-    with closing(_run_all(later.jobs, kernel)) as done:
-        for future in done:
-            pending, equal = futures[future]
-            # Asking the pending kernel is what puts it into the kernel's cache; hooks run then.
-            result = future.exception() or _result(lambda kernel: kernel.result(), pending)
-            for candidate in equal:
-                yield candidate, result
+    try:
+        # In a context of its own, where the mode ends with it: what the caller launches while
+        # others compile is none of the mode's business, whose own exit would wait for all.
+        contextvars.copy_context().run(submit)
+        yield from ready
+        # Some may be another compilation's, and of some the launch failed once they were submitted.
+        own = {future: job for future, job in later.jobs.items() if future in futures}
+        others = [future for future in futures if future not in own]
+        with closing(_run_all(own, kernel)) as done:
+            for future in chain(done, as_completed(others)):
+                pending, equal = futures[future]
+                # Asking the pending kernel puts it into the kernel's cache; hooks run then.
+                result = _result(lambda kernel: kernel.result(), pending)
+                for candidate in equal:
+                    yield candidate, result
+    finally:
+        for future in later.jobs:
+            future.cancel()  # of those that have not begun: a launch would wait for ever
 
 
 class _Later(Executor):
@@ -136,24 +145,20 @@ def _run_all(
 ) -> Generator[Future[Any], None, None]:
     """Run the jobs; yield the future of each when it is done."""
     apart = _for_children(jobs, kernel)
-    try:
-        with closing(children.run([jobs[future] for future in apart], workers())) as all_ended:
-            for ended in all_ended:
-                future = apart[ended.number]
-                if ended.crash:
-                    future.set_exception(RuntimeError(f"the compiler died of {ended.crash}"))
-                else:  # the job finds what the child left in Triton's cache
-                    _resolve(future, jobs[future])
-                yield future
-        rest = [future for future in jobs if not future.done()]
-        log.debug("of %d compilations, %d were left to threads", len(jobs), len(rest))
-        with _pool() as pool:
-            for future in rest:
-                pool.submit(_resolve, future, jobs[future])
-            yield from as_completed(rest)
-    finally:
-        for future in jobs:
-            future.cancel()  # of those that have not begun
+    with closing(children.run([jobs[future] for future in apart], workers())) as all_ended:
+        for ended in all_ended:
+            future = apart[ended.number]
+            if ended.crash:
+                future.set_exception(RuntimeError(f"the compiler died of {ended.crash}"))
+            else:  # the job finds what the child left in Triton's cache
+                _resolve(future, jobs[future])
+            yield future
+    rest = [future for future in jobs if not future.done()]
+    log.debug("of %d compilations, %d were left to threads", len(jobs), len(rest))
+    with _pool() as pool:
+        for future in rest:
+            pool.submit(_resolve, future, jobs[future])
+        yield from as_completed(rest)
 
 
 def _resolve(future: Future[Any], job: Callable[[], Any]) -> None:

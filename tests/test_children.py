@@ -8,7 +8,9 @@ import select
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,6 +113,13 @@ def test_a_crash_costs_one_job_however_many_crash(tmp_path):
     assert all(len(processes) == 1 for processes in ran(tmp_path).values())
 
 
+def test_those_that_crash_before_any_other_is_done_are_told_of_too(tmp_path):
+    then = {number: dies_of(signal.SIGSEGV) for number in (0, 1)}
+    jobs = [noting(tmp_path, number, then.get(number, int)) for number in range(4)]
+    crashed = [Ended(number, crash="SIGSEGV") for number in then]
+    assert sorted(run(jobs, 2)) == sorted(done(2, 3) + crashed)
+
+
 def test_where_every_process_crashes_none_of_the_jobs_is_to_blame(tmp_path):
     jobs = [noting(tmp_path, number, dies_of(signal.SIGSEGV)) for number in range(3)]
     assert list(run(jobs, 2)) == []
@@ -190,6 +199,76 @@ def test_a_large_process_or_another_system_has_no_children(monkeypatch):
     monkeypatch.setattr(children, "LARGE", 1 << 60)
     monkeypatch.setattr(sys, "platform", "win32")
     assert not children.usable()
+
+
+def test_nothing_may_have_children_without_proc_or_standard_files(monkeypatch):
+    if not (closes := os.fork()):
+        os.close(2)
+        os._exit(children.usable())
+    assert os.waitpid(closes, 0)[1] == 0
+    assert children.usable()
+
+    def missing(*args: object, **options: object) -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert not children.usable()
+
+
+def test_signals_of_the_program_are_no_business_of_a_child():
+    ends = os.pipe()
+    os.set_blocking(ends[1], False)
+    before = signal.set_wakeup_fd(ends[1])
+    handler = signal.signal(signal.SIGCHLD, lambda *about: None)
+
+    def job() -> None:
+        assert signal.set_wakeup_fd(-1) == -1
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
+            assert signal.getsignal(number) is signal.SIG_DFL
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+    try:
+        assert list(run([job], 1)) == done(0)
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGCHLD, handler)
+        for end in ends:
+            os.close(end)
+
+
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, lambda *about: reap()])
+def test_whoever_takes_the_ends_of_children_takes_nothing_else(tmp_path, handler):
+    """As a program does that ignores SIGCHLD, or waits for any child."""
+    before = signal.signal(signal.SIGCHLD, handler)
+    try:
+        for attempt in range(5):
+            folder = tmp_path / str(attempt)
+            folder.mkdir()
+            jobs = [noting(folder, number) for number in range(4)]
+            assert sorted(run([*jobs, dies_of(signal.SIGKILL)], 2)) == done(*range(4))
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def test_threads_that_fork_at_once_leave_the_warnings_as_they_were(tmp_path):
+    before = list(warnings.filters)
+
+    def forks() -> None:
+        for _ in range(20):
+            assert list(run([int], 1)) == done(0)
+
+    threads = [threading.Thread(target=forks) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert warnings.filters == before
 
 
 def test_children_hold_no_lock_of_a_parent_that_is_killed(tmp_path):

@@ -315,6 +315,40 @@ def test_what_failed_or_was_cancelled_leaves_the_kernel_s_cache(kernel):
     assert kernel.device_caches[1] == ({},)
 
 
+@pytest.mark.usefixtures("mode")
+def test_a_candidate_that_fails_once_its_compilation_is_submitted_has_failed(kernel):
+    """As where a global variable has changed; its compilation never runs."""
+
+    def warm_up(candidate: Any) -> Any:
+        pending = kernel.warm_up(candidate)
+        if candidate == "late":
+            raise RuntimeError("a global has changed")
+        return pending
+
+    found = dict(compile_all(["a", "late", "b"], warm_up, kernel, H200))
+    assert str(found.pop("late")) == "a global has changed"
+    assert found == {"a": None, "b": None} and set(kernel.threads) == {"a", "b"}
+
+
+@pytest.mark.usefixtures("mode")
+def test_what_another_thread_compiles_already_is_waited_for(kernel):
+    """And compiled here where that one gives up."""
+    futures = {"theirs": Future[Any](), "given up": Future[Any]()}
+
+    def warm_up(candidate: Any) -> Any:
+        if candidate in futures and not futures[candidate].done():
+            return Pending(futures[candidate])
+        return kernel.warm_up(candidate)
+
+    found = compile_all(["theirs", "ours", "given up"], warm_up, kernel, H200)
+    assert next(found) == ("ours", None)
+    futures["theirs"].set_result(compiled())
+    futures["given up"].cancel()
+    futures["given up"].set_running_or_notify_cancel()
+    assert dict(found) == {"theirs": None, "given up": None}
+    assert kernel.threads["given up"] == threading.get_ident()
+
+
 # --- on threads of our own --------------------------------------------------------------------
 
 
@@ -489,6 +523,30 @@ def test_a_cache_that_cannot_be_written_is_each_candidate_s_failure(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "file"))
     found = compiler(1, 2)
     assert set(found) == {1, 2} and all(isinstance(why, Exception) for why in found.values())
+
+
+@apart
+@pytest.mark.parametrize("close", [True, False])
+def test_what_was_not_compiled_is_compiled_by_its_launch(compiler, monkeypatch, close):
+    """Where the tuning ended early: once the first candidate came, or by an interrupt before."""
+    out = torch.zeros(1, dtype=torch.int32)
+    jit = triton.JITFunction(noted.fn)
+
+    def warm_up(block: int) -> Any:
+        return jit.warmup(out, BLOCK=block, grid=(1,))
+
+    with h200(Launching()):
+        warm_up(1)
+        found = compile_all([1, 2, 4], warm_up, jit, H200)
+        if close:
+            assert next(found) == (1, None)
+            found.close()  # type: ignore[attr-defined]
+        else:
+            monkeypatch.setattr(children, "run", lambda *args: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                list(found)
+        assert warm_up(2).asm["ptx"]
+        jit.device_caches.clear()
 
 
 @apart
