@@ -5,6 +5,9 @@ threads and a GPU's context, of which nothing may be used in it. So it runs noth
 closes the files it inherited (one may be a lock), and ends without cleaning up. Locks that other
 threads held at the fork stay locked in it: a child that does not get on is killed, and its job
 is the caller's again.
+
+Not by `multiprocessing`: it refuses a daemonic process its children, as workers of serving engines
+are, and its pools pickle the jobs, which are closures.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from . import forks
 log = logging.getLogger("shipconf.children")
 
 STUCK_S = 120  # without any news from the children; whole seconds, as `alarm` takes
-LARGE = 4 << 30  # bytes of memory of its own; a fork copies their tables, in about 20 ms a GiB
+LARGE = 4 << 30  # bytes of memory of its own, whose tables a fork copies: 22 ms at 1 GB resident
 PROCESSES = 32  # at most: one is forked after the other, and each needs memory of its own
 MOST = 1000  # jobs at once, whose numbers fit into the smallest pipe, of one page
 

@@ -122,20 +122,15 @@ class Flight:
     # --- what to measure ----------------------------------------------------------------------
 
     def candidates(self, request: Request) -> list[Choice]:
-        """The default, the incumbent, `configs` after pruning, and what serves now from another
-        point, each once, in this order."""
-        default, incumbent, near = self._replaced(request.query)
+        """The default, the incumbent, and `configs` after pruning, each once, in this order."""
+        query = request.query
         live = [from_triton(config) for config in self._pruned(request)]
+        return self._distinct([self.resolver.default(query), self.resolver.incumbent(query), *live])
+
+    def _distinct(self, choices: Sequence[Choice | None]) -> list[Choice]:
         # The interpreter's clock cannot tell launch options apart; a user's may.
         alike = self.do_bench is None and devices.interpreted(self.kernel.fn)
-        return distinct([default, incumbent, *live, near], ignore_options=alike)
-
-    def _replaced(self, query: Query) -> list[Choice | None]:
-        """What a tuning replaces: the default, the incumbent, and what serves now, which may be a
-        choice of another point."""
-        near = self.resolver.near(query)
-        serving = None if near is None else Choice(near.flat, near.pre_hook)
-        return [self.resolver.default(query), self.resolver.incumbent(query), serving]
+        return distinct(choices, ignore_options=alike)
 
     def _pruned(self, request: Request) -> list[Any]:
         """`configs` as `prune_configs_by` leaves them, called as Triton's autotuner calls it."""
@@ -192,18 +187,23 @@ class Flight:
                 raise RuntimeError("triton.knobs.runtime.jit_cache_hook kept it from compiling")
             return compiled
 
-        # Without those that failed at a launch, which would win, and fail, over and over.
-        candidates = [c for c in self.candidates(request) if not self.resolver.is_bad(query, c)]
-        replaced = self._replaced(query)
-        names = [None if choice is None else choice.identity for choice in replaced]
-        same = [c for c in candidates if c.identity == names[0]]
+        default, near = self.resolver.default(query), self.resolver.near(query)
+        serving = None if near is None else Choice(near.flat, near.pre_hook)
+        replaced = [choice.identity for choice in (default, self.resolver.incumbent(query), serving)
+                    if choice is not None]  # fmt: skip
+        candidates = [
+            choice for choice in self._distinct([*self.candidates(request), serving])
+            # Without those that failed at a launch, which would win, and fail, over and over.
+            if not self.resolver.is_bad(query, choice)
+        ]  # fmt: skip
+        same = [c for c in candidates if default is not None and c.identity == default.identity]
         named = {**query.named, **request.bound.options}
         return Plan(
             kernel=kernel.name, key=str(query.key), device=query.device, candidates=candidates,
             default=same[0] if same else None, launch=launch,
             arguments=Arguments(request.args, request.kwargs, named), jit=jit,
             hooks=self.hooks, bench=self._bench(candidates), journal=log,
-            assured=[c for c in candidates if c.identity in names],
+            assured=[c for c in candidates if c.identity in replaced],
         )  # fmt: skip
 
     def _bench(self, candidates: Sequence[Choice]) -> bench.Bench | GpuBench:

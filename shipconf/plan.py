@@ -22,8 +22,9 @@ class Plan:
     """A tuning to do. `launch(choice, arguments, warmup)` runs the kernel.
 
     `candidates` are in order of preference among equals: the default and the incumbent first,
-    then `configs` as declared. `default` is the one that speed-ups are told against. `assured`
-    are finalists whatever their first launches say, since they are what the winner replaces.
+    then `configs` as declared, and last what serves now from another point. `default` is the one
+    that speed-ups are told against. `assured` are finalists whatever their first launches say:
+    the default, the incumbent and what serves now, which the winner replaces.
     """
 
     kernel: str

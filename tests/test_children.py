@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,10 +26,23 @@ Job = Callable[[], object]
 
 
 @pytest.fixture(autouse=True)
-def ready(monkeypatch):
-    """In spite of other tests of this process: none was stuck, and its memory is small."""
-    monkeypatch.setattr(children, "_stuck", False)
+def small(monkeypatch):
+    """In spite of what other tests of this process hold."""
     monkeypatch.setattr(children, "LARGE", 1 << 60)
+
+
+def in_a_fork(body: Job) -> None:
+    """Run it in another process, which alone is to have no children afterwards."""
+    if not (process := os.fork()):
+        status = 1
+        try:
+            body()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    assert os.waitpid(process, 0)[1] == 0
 
 
 def noting(folder: Path, number: int, then: Job = lambda: None) -> Job:
@@ -131,26 +145,21 @@ def test_one_that_is_killed_from_outside_is_not_told_of(tmp_path):
     assert sorted(run(jobs, 1)) == done(0, 2)
 
 
-def test_one_that_hangs_is_killed_and_there_are_no_more_children(tmp_path, monkeypatch, caplog):
+def test_one_that_hangs_is_killed_and_what_is_left_is_the_caller_s(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(children, "STUCK_S", 1)
     locked = threading.Lock()
     locked.acquire()  # by a thread that the child does not have
     jobs = [noting(tmp_path, 0), noting(tmp_path, 1, locked.acquire), noting(tmp_path, 2)]
-    # Its own alarm may come before its parent's patience ends.
-    assert set(done(0)) <= set(run(jobs, 1)) <= set(done(0, 2))
-    (process,) = ran(tmp_path)[1]
-    assert not alive(process)
 
+    def body() -> None:
+        assert children.usable() and list(run(jobs, 1)) == done(0)
+        assert not any(alive(process) for (process,) in ran(tmp_path).values())
+        assert "child processes that compile do not get on" in caplog.text
+        # Nor does it try again.
+        assert not children.usable() and list(run(jobs, 1)) == []
 
-def test_where_nothing_is_heard_any_more_all_are_killed(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(children, "STUCK_S", 1)
-    monkeypatch.setattr(signal, "alarm", lambda seconds: None)
-    assert children.usable()
-    jobs = [noting(tmp_path, 0), noting(tmp_path, 1, signal.pause), noting(tmp_path, 2)]
-    assert list(run(jobs, 1)) == done(0)
-    assert not any(alive(process) for (process,) in ran(tmp_path).values())
-    assert "child processes that compile do not get on" in caplog.text
-    assert not children.usable() and list(run(jobs, 1)) == []
+    in_a_fork(body)
+    assert 2 not in ran(tmp_path) and children.usable()
 
 
 def test_it_ends_with_the_last_job_though_a_process_lives_on(tmp_path, monkeypatch):

@@ -112,6 +112,24 @@ def test_each_winner_has_its_times_resources_and_grids(on_gpu, store):
     assert match is not None and match.rule == "predicted" and match.prediction.waves == 1
 
 
+def test_what_serves_from_another_point_reaches_the_finals(on_gpu, gpu: FakeGpu):
+    """Though its first launches are slow; in the finals it is the fastest."""
+    trial, launches = on_gpu()
+    assert trial.kernel.tune(N=8, M=16, dtypes="int32").config["BLOCK"] == 16
+    others: list[int] = []
+
+    def run(out: Any, n: int, m: int, *, grid: Any, warmup: bool, **flat: Any) -> Any:
+        if not warmup and flat["BLOCK"] == 16:
+            gpu.put((m, 16), 0.030 if others else 0.200)
+            warmup = True
+        elif not warmup:
+            others.append(flat["BLOCK"])
+        return launches.run(out, n, m, grid=grid, warmup=warmup, **flat)
+
+    trial.kernel.target = SimpleNamespace(run=run)
+    assert trial.kernel.tune(N=8, M=64, dtypes="int32").config["BLOCK"] == 16
+
+
 def test_they_are_measured_in_turn_by_rounds_with_a_cold_cache(on_gpu, gpu: FakeGpu, store):
     """Within 1.5 times the best, that is; those far behind get a few launches alone."""
     trial, _ = on_gpu()

@@ -31,7 +31,6 @@ from packages import (
 
 import shipconf
 from shipconf import Device, OfflineError, ShipconfWarning
-from shipconf.journal import Journal
 
 # --- nearest ----------------------------------------------------------------------------------
 
@@ -422,17 +421,13 @@ def test_a_forced_tuning_measures_the_incumbent_too(tmp_path):
     assert trial.measured == [128, *BLOCKS]
 
 
-def test_what_serves_from_another_point_is_a_candidate_and_a_finalist(tmp_path):
-    """So a new record is no worse than what launches took before. It is preferred to none."""
+def test_what_serves_from_another_point_is_a_candidate_preferred_to_none(tmp_path):
+    """So a new record is no worse than what launches took before."""
     module = package(tmp_path)
     write(shelf(module), record(128, M=8), record(32, M=64))
     times = {16: 1.0, 32: 4.0, 64: 1.0, 128: 1.0}
     trial = Trial(module.told, default=configs([16])[0], times=times)
     trial.kernel.workload(lambda N, M, dtypes: shipconf.Launch((1,), (trial.out, N, M)))
-    plan = trial.kernel.flight.plan(
-        trial.kernel.build(N=8, M=16, dtypes="int32"), Journal(None, {})
-    )
-    assert [choice.flat["BLOCK"] for choice in plan.assured] == [16, 128]
     assert trial.kernel.tune(N=8, M=16, dtypes="int32").config["BLOCK"] == 16
     assert trial.measured == [*BLOCKS, 128]
 
